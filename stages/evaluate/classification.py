@@ -1,0 +1,77 @@
+"""Prompt-ensemble classification: the class whose prompts' mean feature has the highest cosine similarity."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from stages.errors import UserError
+from stages.evaluate.results import Metrics, wilson_interval
+from stages.models.clip import Clip
+from stages.prepare.format import Labels, PreparedSplit
+
+
+@dataclass(frozen=True)
+class Confusion:
+    classes: tuple[str, ...]
+    counts: np.ndarray  # (true class, predicted class)
+
+    def metrics(self) -> Metrics:
+        n, correct = int(self.counts.sum()), int(np.trace(self.counts))
+        low, high = wilson_interval(correct, n)
+        return Metrics(primary="accuracy", n=n, low=low, high=high, accuracy=correct / n)
+
+    def details(self) -> dict:
+        totals = self.counts.sum(axis=1)
+        per_class = {
+            name: float(self.counts[i, i] / totals[i]) if totals[i] else None for i, name in enumerate(self.classes)
+        }
+        return {"per_class_accuracy": per_class, "confusion": self.counts.tolist()}
+
+
+@torch.no_grad()
+def class_features(clip: Clip, labels: Labels, device: torch.device) -> torch.Tensor:
+    """(classes, d): the normalised mean of each class's normalised prompt features."""
+    features = []
+    for label in range(len(labels.classes)):
+        prompts = clip.model.encode_text(clip.tokenize(list(labels.captions(label))).to(device), normalize=True)
+        features.append(torch.nn.functional.normalize(prompts.mean(dim=0), dim=0))
+    return torch.stack(features)
+
+
+@torch.no_grad()
+def evaluate(clip: Clip, data: PreparedSplit, labels: Labels | None, batch_size: int, device: torch.device) -> Confusion:
+    if labels is None:
+        raise UserError("this dataset has no class labels; classification needs a `label` column")
+    clip.model.to(device).eval()
+    classes = class_features(clip, labels, device)
+    counts = np.zeros((len(labels.classes), len(labels.classes)), dtype=np.int64)
+    for start in tqdm(range(0, data.rows, batch_size), desc="evaluate", unit=" batches", disable=None):
+        rows = [data.row(i) for i in range(start, min(start + batch_size, data.rows))]  # the last one may be short
+        images = torch.stack([clip.preprocess(row.pixels()) for row in rows]).to(device)
+        predicted = (clip.model.encode_image(images, normalize=True) @ classes.T).argmax(dim=1).cpu().numpy()
+        np.add.at(counts, ([row.label for row in rows], predicted), 1)
+    return Confusion(labels.classes, counts)
+
+
+def draw(confusion: Confusion, title: str, path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    share = confusion.counts / np.maximum(confusion.counts.sum(axis=1, keepdims=True), 1)
+    size = max(4.0, 0.45 * len(confusion.classes) + 1.5)
+    figure, axes = plt.subplots(figsize=(size, size), layout="constrained")
+    axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    axes.set_xticks(range(len(confusion.classes)), confusion.classes, rotation=90 if len(confusion.classes) > 10 else 0)
+    axes.set_yticks(range(len(confusion.classes)), confusion.classes)
+    axes.set(xlabel="predicted", ylabel="true", title=title)
+    if len(confusion.classes) <= 20:
+        for (i, j), count in np.ndenumerate(confusion.counts):
+            if count:
+                colour = "white" if share[i, j] > 0.5 else "black"
+                axes.text(j, i, str(count), ha="center", va="center", fontsize=7, color=colour)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

@@ -1,0 +1,112 @@
+"""One spelling of everything: the canonical epsilon, the key of a cell, and where its files are.
+
+    >>> canonical_epsilon(1.0), canonical_epsilon("0.50"), canonical_epsilon("inf")
+    ('1', '0.5', 'inf')
+    >>> cell = Cell.parse("classification/mnist5k/tiny-clip/batch/eps-3/seed-0")
+    >>> cell.epsilon, cell.is_private, str(cell.model_dir)
+    ('3', True, 'runs/classification/mnist5k/tiny-clip/batch/eps-3/seed-0/model')
+"""
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+from stages.errors import UserError
+
+TASKS = ("classification",)
+METHODS = ("batch",)  # clip units, privacy.md section 6
+
+
+def canonical_epsilon(value: object) -> str:
+    """`0` = initial weights (zero-shot), `inf` = non-private, else a positive number without trailing zeros."""
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        number = Decimal(str(value).strip())
+    except (InvalidOperation, ValueError):
+        raise UserError(f"epsilon {value!r} is not a number; write 0, inf or a positive number such as 0.5") from None
+    if number.is_nan() or number < 0:
+        raise UserError(f"epsilon {value!r} is negative or not a number; write 0, inf or a positive number such as 0.5")
+    if number.is_infinite():
+        return "inf"
+    return format(number.normalize(), "f") if number else "0"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of the sweep. Its string form is its key everywhere: paths, MLflow tags, command lines."""
+
+    task: str
+    dataset: str
+    model: str
+    method: str
+    epsilon: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.task}/{self.dataset}/{self.model}/{self.method}/eps-{self.epsilon}/seed-{self.seed}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Cell":
+        parts = text.split("/")
+        try:
+            task, dataset, model, method, eps, seed = parts
+            if not eps.startswith("eps-") or not seed.startswith("seed-"):
+                raise ValueError
+            cell = cls(task, dataset, model, method, canonical_epsilon(eps.removeprefix("eps-")), int(seed[5:]))
+        except ValueError:
+            raise UserError(
+                f"cell {text!r} is not a key; expected task/dataset/model/method/eps-E/seed-S, "
+                "for example classification/mnist5k/tiny-clip/batch/eps-1/seed-0"
+            ) from None
+        if str(cell) != text:
+            raise UserError(f"cell {text!r} is written in another way than its key; write {str(cell)!r}")
+        return cell
+
+    @property
+    def is_private(self) -> bool:
+        return self.epsilon not in ("0", "inf")
+
+    @property
+    def epsilon_number(self) -> float:
+        return math.inf if self.epsilon == "inf" else float(self.epsilon)
+
+    @property
+    def sweep(self) -> str:
+        """What is compared with each other: all epsilons, methods and seeds of one model on one dataset."""
+        return f"{self.task}/{self.dataset}/{self.model}"
+
+    @property
+    def model_dir(self) -> Path:
+        return Path("runs") / str(self) / "model"
+
+    @property
+    def training_json(self) -> Path:
+        return Path("runs") / str(self) / "training.json"
+
+    @property
+    def metrics_json(self) -> Path:
+        return Path("results") / str(self) / "metrics.json"
+
+    @property
+    def details_json(self) -> Path:
+        return Path("results") / str(self) / "details.json"
+
+    @property
+    def picture(self) -> Path:
+        """What a person would rather look at than read: for classification, the confusion matrix."""
+        return Path("results") / str(self) / "confusion.png"
+
+    @property
+    def privacy_json(self) -> Path:
+        """Neither model nor seed enters the accounting: one calibration serves them all."""
+        return Path("calibration") / self.task / self.dataset / self.method / f"eps-{self.epsilon}" / "privacy.json"
+
+
+def data_dir(dataset: str) -> Path:
+    return Path("data") / dataset
+
+
+def initial_model_dir(model: str) -> Path:
+    return Path("models") / model

@@ -1,0 +1,34 @@
+"""Raw source -> data/NAME: train.arrow, test.arrow and manifest.json."""
+
+import argparse
+
+from stages import params
+from stages.errors import UserError, run
+from stages.keys import data_dir
+from stages.prepare import sources
+from stages.prepare.format import Dataset, write
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m stages.prepare", description=__doc__)
+    parser.add_argument("--dataset", required=True, help="a name in the section `prepare` of params.yaml")
+    name = parser.parse_args().dataset
+    known = params.load().prepare
+    if name not in known:
+        raise UserError(f"dataset {name!r} is not in the section prepare of params.yaml; known: {', '.join(known)}")
+
+    manifest = write(data_dir(name), name, with_progress(sources.load(known[name])))
+    print(f"{name}: {manifest.n} training units, {manifest.test.rows} test rows, sha256 {manifest.data_hash[:12]}")
+
+
+def with_progress(dataset: Dataset) -> Dataset:
+    import dataclasses
+
+    from tqdm import tqdm
+
+    bars = {s: tqdm(getattr(dataset, s), desc=f"{s} rows", unit=" rows", disable=None) for s in ("train", "test")}
+    return dataclasses.replace(dataset, **bars)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,165 @@
+"""Bring your own data: a folder of images with metadata, the Hugging Face image-folder convention.
+
+    my-photos/metadata.csv          file_name,label          (or text; or both; or metadata.jsonl)
+    my-photos/cats/1.jpg            optional columns: split (train or test), unit (the id of the person or place)
+
+or one such folder for each split: my-photos/train/metadata.csv and my-photos/test/metadata.csv. Rows with the same
+file_name are texts of one image; rows with the same `unit` (by default the file name) are one privacy unit.
+"""
+
+import csv
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image, UnidentifiedImageError
+
+from stages.errors import UserError
+from stages.params import Folder
+from stages.prepare.format import SPLITS, Dataset, Labels, Row
+
+SHOWN = 50  # problems listed in one message; the rest are counted
+
+
+@dataclass
+class Photo:
+    """One image and all that the metadata says of it."""
+
+    path: Path
+    name: str  # as written in the metadata, for messages
+    split: str
+    unit: str
+    label: str | None
+    texts: list[str]
+
+
+def count_train_units(config: Folder) -> int:
+    photos, _ = _read(config)
+    return len({p.unit for p in photos if p.split == "train"})
+
+
+def load(config: Folder) -> Dataset:
+    """Everything is checked, images included, before the first row is handed out."""
+    photos, problems = _read(config)
+    labels = _labels(config, photos, problems)
+    for photo in photos:
+        problems += _image_problems(photo)
+    if problems:
+        more = [f"... and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+        raise UserError(f"{config.path} has {len(problems)} problem(s):", problems[:SHOWN] + more)
+
+    def rows(split: str) -> Iterator[Row]:
+        # Units stay together (stable sort), as the prepared format asks.
+        for photo in sorted((p for p in photos if p.split == split), key=lambda p: p.unit):
+            label = labels.classes.index(photo.label) if labels and photo.label is not None else None
+            texts = tuple(photo.texts) or labels.captions(label)
+            yield Row(photo.path.read_bytes(), texts, label, photo.unit)
+
+    return Dataset(f"folder {config.path}", config.licence, labels, rows("train"), rows("test"))
+
+
+def _read(config: Folder) -> tuple[list[Photo], list[str]]:
+    """The metadata as photos, with the problems that need no image to be opened."""
+    root = Path(config.path)
+    if not root.is_dir():
+        raise UserError(f"folder {config.path!r} does not exist; give the path of a folder with images and metadata")
+    split_roots = {s: root / s for s in SPLITS if _metadata(root / s)}
+    photos: dict[tuple[str, str], Photo] = {}
+    problems: list[str] = []
+    for split, folder in split_roots.items() or [(None, root)]:
+        for where, record in _records(folder):
+            _add(photos, problems, folder, where, record, split)
+    result = list(photos.values())
+    if config.test_fraction is not None and not any(p.split == "test" for p in result):
+        for photo in result:
+            photo.split = "test" if _fraction_of(photo.unit) < config.test_fraction else "train"
+    for split in SPLITS:
+        if not any(p.split == split for p in result):
+            problems.append(
+                f"no row is in the {split} split; add a `split` column, folders train/ and test/, or set test_fraction"
+            )
+    return result, problems
+
+
+def _metadata(folder: Path) -> Path | None:
+    return next((p for p in (folder / "metadata.csv", folder / "metadata.jsonl") if p.is_file()), None)
+
+
+def _records(folder: Path) -> Iterator[tuple[str, dict]]:
+    path = _metadata(folder)
+    if path is None:
+        raise UserError(f"{folder} has neither metadata.csv nor metadata.jsonl (columns file_name, and label or text)")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            if path.suffix == ".csv":
+                records = [(f"{path.name}:{i}", r) for i, r in enumerate(csv.DictReader(file), start=2)]
+            else:
+                records = [(f"{path.name}:{i}", json.loads(line)) for i, line in enumerate(file, start=1) if line.strip()]
+    except (json.JSONDecodeError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read: {error}; it must be UTF-8 {path.suffix[1:].upper()}") from None
+    if not records:
+        raise UserError(f"{path} has no rows")
+    columns = set(records[0][1]) if isinstance(records[0][1], dict) else set()
+    if "file_name" not in columns or not columns & {"label", "text"}:
+        raise UserError(f"{path} must have the columns file_name and label or text; it has {sorted(map(str, columns))}")
+    return iter(records)
+
+
+def _add(photos: dict, problems: list[str], folder: Path, where: str, record: dict, split: str | None) -> None:
+    def value(column: str) -> str | None:
+        found = record.get(column)
+        return None if found is None else str(found).strip()
+
+    name = value("file_name") or ""
+    path = folder / name
+    if not name or not path.resolve().is_relative_to(folder.resolve()):
+        problems.append(f"{where}: file_name {name!r} is empty or leaves the folder")
+        return
+    if not path.is_file():
+        problems.append(f"{where}: file {name} does not exist")
+        return
+    split = split or value("split") or "train"
+    if split not in SPLITS:
+        problems.append(f"{where}: split {split!r} of {name} is neither train nor test")
+        return
+    if "text" in record and not value("text"):
+        problems.append(f"{where}: empty text for {name}")
+    if "label" in record and not value("label"):
+        problems.append(f"{where}: empty label for {name}")
+    photo = photos.setdefault((split, name), Photo(path, name, split, value("unit") or name, value("label"), []))
+    if photo.label != value("label") or photo.unit != (value("unit") or name):
+        problems.append(f"{where}: {name} is there twice with another label or unit")
+    if text := value("text"):
+        photo.texts.append(text)
+
+
+def _labels(config: Folder, photos: list[Photo], problems: list[str]) -> Labels | None:
+    """Class names from params, or else the label strings. With class names given, a label may be its index."""
+    if all(p.label is None for p in photos):
+        return None
+    if config.classes is None:
+        classes = sorted({p.label for p in photos if p.label})
+    else:
+        classes = config.classes
+        for photo in photos:
+            if photo.label and photo.label.isdigit() and int(photo.label) < len(classes) and photo.label not in classes:
+                photo.label = classes[int(photo.label)]
+            elif photo.label and photo.label not in classes:
+                problems.append(f"{photo.name}: label {photo.label!r} has no class name in `classes` of params.yaml")
+    return Labels(classes=tuple(classes), templates=tuple(config.templates))
+
+
+def _image_problems(photo: Photo) -> list[str]:
+    try:
+        with Image.open(photo.path) as image:
+            image.load()
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        return [f"{photo.name}: not a readable image ({error})".replace(str(photo.path), photo.name)]
+    return []
+
+
+def _fraction_of(unit: str) -> float:
+    """A fixed number in [0, 1) for each unit: the split does not change when rows are added or reordered."""
+    return int.from_bytes(hashlib.blake2b(unit.encode(), digest_size=8).digest(), "big") / 2**64

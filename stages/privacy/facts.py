@@ -1,0 +1,60 @@
+"""The public facts of a private run, as `privacy.json` holds them."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from stages.errors import UserError
+
+
+class Noise(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    z: float  # noise standard deviation / sensitivity
+    sigma: float  # noise standard deviation / clip_norm: what Algorithm 1 uses
+
+
+class TensorFlowPrivacy(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    epsilon: float
+    statement: str
+
+
+class Guarantee(BaseModel):
+    """(epsilon, delta) and all that it rests on. Only for 0 < target < inf; the other two have no mechanism."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    epsilon: float  # sound: the smaller of the two below
+    epsilon_rdp: float
+    epsilon_pld: float
+    epsilon_paper: float  # what the paper's convention (sensitivity C, RDP) would claim for the same sigma
+    delta: float
+    convention: Literal["sound", "paper"]
+    accountant: Literal["rdp", "pld"]  # the one that gives `epsilon`
+    adjacency: str
+    sampler: str
+    n: int
+    batch_size: int
+    epochs: float
+    q: float
+    steps: int
+    z: float
+    sigma: float
+    sensitivity: float  # in units of clip_norm
+    noise_by_accountant: dict[str, Noise | None]
+    tensorflow_privacy: TensorFlowPrivacy
+
+
+class PrivacyFacts(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    task: str
+    dataset: str
+    method: str
+    target: str  # canonical epsilon: "0", "inf" or a number
+    guarantee: Guarantee | None
+
+    @classmethod
+    def read(cls, path: Path) -> "PrivacyFacts":
+        if not path.is_file():
+            raise UserError(f"no calibration at {path}; run: dvc repro (or python -m stages.calibrate --help)")
+        return cls.model_validate_json(path.read_text(encoding="utf-8"))

@@ -1,0 +1,42 @@
+"""Results of the sweep -> report/: table.md, table.csv and a privacy-utility plot for each dataset and model."""
+
+import argparse
+from pathlib import Path
+
+from stages import params
+from stages.atomic import new_file, new_folder, write_text
+from stages.errors import UserError, run
+from stages.report import plot
+from stages.report.table import markdown, read_outcome, summarise
+
+REPORT = Path("report")
+TABLE, CSV, PLOTS = REPORT / "table.md", REPORT / "table.csv", REPORT / "plots"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m stages.report", description=__doc__)
+    parser.add_argument("--show", action="store_true", help="print the report that is there and make nothing")
+    if parser.parse_args().show:
+        show()
+        return
+    summary = summarise(read_outcome(cell) for cell in params.load().cells())
+    write_text(TABLE, markdown(summary))
+    with new_file(CSV) as path:
+        summary.to_csv(path, index=False)
+    with new_folder(PLOTS) as folder:
+        for (task, dataset, model), sweep in summary.groupby(["task", "dataset", "model"]):
+            plot.draw(sweep, folder / f"{task}-{dataset}-{model}.png")
+    show()
+
+
+def show() -> None:
+    if not TABLE.is_file():
+        raise UserError(f"there is no {TABLE} yet; run: dvc repro")
+    print(TABLE.read_text(encoding="utf-8"))
+    for path in sorted(PLOTS.glob("*.png")):
+        print(f"plot: {path}")
+    print(f"data: {CSV}")
+
+
+if __name__ == "__main__":
+    run(main)

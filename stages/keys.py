@@ -1,10 +1,10 @@
 """One spelling of everything: the canonical epsilon, the key of a cell, and where its files are.
 
-    >>> canonical_epsilon(1.0), canonical_epsilon("0.50"), canonical_epsilon("inf")
-    ('1', '0.5', 'inf')
-    >>> cell = Cell.parse("classification/mnist5k/tiny-clip/batch/eps-3/seed-0")
-    >>> cell.epsilon, cell.is_private, str(cell.model_dir)
-    ('3', True, 'runs/classification/mnist5k/tiny-clip/batch/eps-3/seed-0/model')
+>>> canonical_epsilon(1.0), canonical_epsilon("0.50"), canonical_epsilon("inf")
+('1', '0.5', 'inf')
+>>> cell = Cell.parse("classification/mnist5k/tiny-clip/batch/eps-3/seed-0")
+>>> cell.epsilon, cell.is_private, str(cell.model_dir)
+('3', True, 'runs/classification/mnist5k/tiny-clip/batch/eps-3/seed-0/model')
 """
 
 import math

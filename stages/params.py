@@ -1,6 +1,6 @@
 """params.yaml as typed, frozen objects. Every mistake is found before anything runs, and all are told together.
 
-    python -m stages.params            check params.yaml and print the cells of the sweep
+python -m stages.params            check params.yaml and print the cells of the sweep
 """
 
 import argparse
@@ -196,7 +196,9 @@ def _unknown_names(raw: dict) -> list[str]:
     models = sweep.get("model") if isinstance(sweep.get("model"), list) else []
     public = {name: model.get("data") for name, model in pretrain.items() if isinstance(model, dict)}
     known = ", ".join(map(str, prepare))
-    problems = [f"sweep.dataset: {d!r} is not in the section prepare; known: {known}" for d in datasets if d not in prepare]
+    problems = [
+        f"sweep.dataset: {d!r} is not in the section prepare; known: {known}" for d in datasets if d not in prepare
+    ]
     problems += [f"sweep.model: {m!r} is not in the section pretrain" for m in models if m not in pretrain]
     for name, data in public.items():
         if data not in prepare:

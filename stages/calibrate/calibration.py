@@ -28,10 +28,8 @@ def calibrate(
 
     z_rdp = calibrate_rdp(sampling, T, epsilon, delta)
     z_pld = calibrate_pld(sampling, T, epsilon, delta, z_rdp)
-    if convention == "paper":
-        sigma = z_rdp  # the paper's reading: sensitivity C, RDP
-    else:
-        sigma = factor * min(z for z in (z_rdp, z_pld) if z is not None)
+    best = min(z for z in (z_rdp, z_pld) if z is not None)
+    sigma = factor * best if convention == "sound" else z_rdp  # the paper's reading: sensitivity C, RDP
     z = sigma / factor
 
     by_rdp = epsilon_rdp(sampling, z, T, delta)
@@ -74,7 +72,7 @@ def _second_opinion(sampling, T, epochs, sigma, delta, factor, by_rdp) -> Tensor
     if abs(epsilon - by_rdp) > AGREEMENT:
         raise UserError(
             f"TensorFlow Privacy gives epsilon {epsilon!r} where this project's RDP accounting gives {by_rdp!r}; "
-            f"they must agree to {AGREEMENT:g}. Nothing was trained. Check the installed versions against requirements.lock"
+            f"they must agree to {AGREEMENT:g}. Nothing was trained. Install the versions of requirements.lock"
         )
     statement = tfp.compute_dp_sgd_privacy_statement(
         sampling.n, sampling.batch_size, epochs, sigma, delta, used_microbatching=microbatching

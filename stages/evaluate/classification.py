@@ -41,7 +41,9 @@ def class_features(clip: Clip, labels: Labels, device: torch.device) -> torch.Te
 
 
 @torch.no_grad()
-def evaluate(clip: Clip, data: PreparedSplit, labels: Labels | None, batch_size: int, device: torch.device) -> Confusion:
+def evaluate(
+    clip: Clip, data: PreparedSplit, labels: Labels | None, batch_size: int, device: torch.device
+) -> Confusion:
     if labels is None:
         raise UserError("this dataset has no class labels; classification needs a `label` column")
     clip.model.to(device).eval()

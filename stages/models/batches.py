@@ -22,7 +22,7 @@ class Batch:
 
 
 class BatchReader:
-    """Reads units of a split as the model wants them. Preprocessing has no randomness, so images are kept once decoded."""
+    """Reads units of a split as the model wants them. Preprocessing has no randomness: an image is decoded once."""
 
     def __init__(self, data: PreparedSplit, clip: Clip):
         self._data = data

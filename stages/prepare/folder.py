@@ -96,7 +96,9 @@ def _records(folder: Path) -> Iterator[tuple[str, dict]]:
             if path.suffix == ".csv":
                 records = [(f"{path.name}:{i}", r) for i, r in enumerate(csv.DictReader(file), start=2)]
             else:
-                records = [(f"{path.name}:{i}", json.loads(line)) for i, line in enumerate(file, start=1) if line.strip()]
+                records = [
+                    (f"{path.name}:{i}", json.loads(line)) for i, line in enumerate(file, start=1) if line.strip()
+                ]
     except (json.JSONDecodeError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read: {error}; it must be UTF-8 {path.suffix[1:].upper()}") from None
     if not records:

@@ -1,4 +1,4 @@
-"""Public digits drawn with the fonts that matplotlib ships, varied in font, size, slant, turn, weight, position and bend."""
+"""Public digits drawn with the fonts that matplotlib ships, varied in size, slant, turn, weight, place and bend."""
 
 from collections.abc import Iterator
 from pathlib import Path

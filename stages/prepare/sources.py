@@ -1,4 +1,4 @@
-"""From a source named in params.yaml to rows. Adding a source: a module with `load`, a schema in params, a line here."""
+"""From a source named in params.yaml to rows. A new source is a module with `load`, a schema in params, a line here."""
 
 from stages.params import Source
 from stages.prepare.format import Dataset

@@ -1,10 +1,10 @@
 """The sampler and its accounting are one object: what draws the batches hands out the DpEvent it implements.
 
-    >>> sampling = PoissonSampling(n=60_000, batch_size=32)
-    >>> sampling.event(dp_accounting.GaussianDpEvent(1.0))
-    PoissonSampledDpEvent(sampling_probability=0.0005333333333333334, event=GaussianDpEvent(noise_multiplier=1.0))
-    >>> sampling.steps(epochs=30)
-    56250
+>>> sampling = PoissonSampling(n=60_000, batch_size=32)
+>>> sampling.event(dp_accounting.GaussianDpEvent(1.0))
+PoissonSampledDpEvent(sampling_probability=0.0005333333333333334, event=GaussianDpEvent(noise_multiplier=1.0))
+>>> sampling.steps(epochs=30)
+56250
 """
 
 import math

@@ -36,11 +36,11 @@ The released weights are ({g.epsilon:.6g}, {g.delta:.6g})-differentially private
 
 Protected unit:  one record: an image with all of its texts
 Neighbours:      two datasets that differ in one record ({_words(g.adjacency)})
-Mechanism:       Algorithm 1, clip unit `{facts.method}`: the gradient is clipped to norm C = {clip_norm:g} over all trained
-                 parameters jointly, then Gaussian noise of standard deviation sigma * C is added, sigma = {g.sigma:.6g}
+Mechanism:       Algorithm 1, clip unit `{facts.method}`: one norm over all trained parameters, clipped to
+                 C = {clip_norm:g}, plus Gaussian noise of standard deviation sigma * C with sigma = {g.sigma:.6g}
 Sensitivity:     {g.sensitivity:g} C, so the noise multiplier relative to it is z = {g.z:.6g}
 Sampling:        {g.sampler}, rate q = {g.q:.6g} of n = {g.n} records, T = {g.steps} steps
-Accounting:      epsilon {g.epsilon_rdp:.6g} by RDP, {g.epsilon_pld:.6g} by PLD; claimed: the smaller one ({g.accountant.upper()})
+Accounting:      epsilon {g.epsilon_rdp:.6g} by RDP and {g.epsilon_pld:.6g} by PLD; the smaller one is claimed
 Paper's claim:   {g.epsilon_paper:.6g} for the same noise; it takes the sensitivity to be C, which is not sound
 Public:          n, class names, prompts, initial weights, preprocessing, hyper-parameters, the test split
 Not covered:     choosing hyper-parameters on the private data, and other models trained on the same data

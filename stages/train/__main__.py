@@ -1,4 +1,4 @@
-"""Train one cell -> runs/CELL/model and training.json. epsilon 0 keeps the initial weights, inf trains non-privately."""
+"""Train one cell -> runs/CELL/model and training.json. 0 keeps the initial weights, inf is non-private."""
 
 import argparse
 

@@ -1,0 +1,59 @@
+# make demo    the main job: data, private training for every epsilon, evaluation, table, MLflow
+# make test    all tests
+# Each sets up what it needs (environment in .venv, system packages when root) and does nothing twice.
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+UV := uv==0.13.7
+PORT ?= 5000
+
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PYTHONDONTWRITEBYTECODE :=
+export DO_NOT_TRACK := 1
+export DVC_NO_ANALYTICS := 1
+export HF_HUB_DISABLE_TELEMETRY := 1
+export MLFLOW_DISABLE_TELEMETRY := true
+export TF_CPP_MIN_LOG_LEVEL := 3
+
+.PHONY: help demo test setup ui publish lint format lock
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: setup  ## the main job on the embedded default: runs the whole pipeline and prints the table
+	@python -m stages.params > /dev/null
+	@dvc repro
+	@echo
+	@python -m stages.report --show
+	@echo "compare the models in a browser: make ui"
+
+test: setup  ## all tests (installs Chromium for the one that looks at the MLflow page)
+	@infra/system-packages chromium || true
+	@python -m pytest
+
+setup: .venv/installed  ## the environment in .venv, and Java
+	@infra/system-packages java || true
+
+.venv/installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] == (3, 11) else f"error: Python 3.11 is needed, {sys.executable} is {sys.version.split()[0]}; give one with: make PYTHON=/path/to/python3.11 ...")'
+	@[ -x .venv/bin/python ] || $(PYTHON) -m venv .venv
+	@.venv/bin/pip install --quiet --disable-pip-version-check $(UV)
+	@.venv/bin/uv pip install --quiet --python .venv/bin/python --requirement requirements.lock
+	@.venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+ui: setup  ## MLflow's page on http://127.0.0.1:5000 (PORT=... for another)
+	@[ -f mlflow.db ] || { echo "error: there is no mlflow.db yet; run: make demo" >&2; exit 2; }
+	@mlflow ui --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1 --port $(PORT)
+
+publish: setup  ## fill MLflow again from the files (after its store was deleted)
+	@python -m stages.report.publish
+
+lint: setup  ## ruff: lint and format
+	@ruff check . && ruff format --check .
+
+format: setup  ## let ruff format and fix
+	@ruff check --fix . && ruff format .
+
+lock: setup  ## resolve pyproject.toml into requirements.lock (keeps what is there where it can)
+	@uv pip compile --quiet --no-header --no-annotate --python-version 3.11 --extra dev pyproject.toml -o requirements.lock

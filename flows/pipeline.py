@@ -1,0 +1,124 @@
+"""The DVC pipeline as a Prefect flow: one task a stage, independent stages side by side.
+
+    python -m flows.pipeline                     all of it
+    python -m flows.pipeline --workers 4 report  what the report needs, four stages at a time
+
+The graph is DVC's, and so is the cache: a stage that is up to date is shown as Cached. A stage that fails fails only
+what depends on it, and the exit code is 1.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.states import Completed, Failed, State
+
+from flows import graph
+from flows.processes import Processes
+from stages import params
+from stages.errors import UserError, run
+
+TABLE = Path("report/table.md")
+UNCHANGED = ("didn't change, skipping", "is cached - skipping run")  # what `dvc repro` says of a stage it did not run
+LAST_LINES = 25
+
+
+@flow(name="dp-clip", log_prints=False)
+def pipeline(targets: list[str] | None = None, workers: int = 2) -> State:
+    """Bring `targets` (all stages by default) up to date, `workers` stages at a time."""
+    stages = graph.read(targets or ())
+    progress = Progress(len(stages.upstream))
+    processes = Processes()
+    slots = threading.BoundedSemaphore(workers)  # every task has a thread; this many at a time have a process
+    environment = {**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
+
+    @task(name="stage", task_run_name="{stage}", cache_policy=NO_CACHE)
+    def run_stage(stage: str) -> State:
+        try:
+            if stage in stages.fresh:
+                return Completed(name="Cached", message="up to date")
+            command = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", stage]
+            with slots:
+                code, output = processes.run(command, environment)
+            tail = "\n".join(output.strip().splitlines()[-LAST_LINES:])
+            if code != 0:
+                get_run_logger().error("%s\n%s", stage, tail)
+                return Failed(message=tail.splitlines()[-1] if tail else f"exit code {code}")
+            get_run_logger().info("%s\n%s", stage, tail)
+            if any(words in output for words in UNCHANGED):
+                return Completed(name="Cached", message="unchanged")
+            return Completed(message="ran")
+        finally:
+            progress.one_more()
+
+    futures = {}
+    try:
+        for stage, upstream in stages.upstream.items():
+            futures[stage] = run_stage.submit(stage, wait_for=[futures[u] for u in upstream])
+        for future in futures.values():
+            future.wait()
+    finally:
+        processes.stop()
+
+    states = {stage: future.state for stage, future in futures.items()}
+    publish_artifacts(states)
+    if bad := [stage for stage, state in states.items() if not state.is_completed()]:
+        failed = [stage for stage in bad if states[stage].is_failed()]
+        return Failed(message=f"failed: {', '.join(failed)}; not run because of it: {len(bad) - len(failed)}")
+    return Completed(message=f"{len(states)} stages: {summary(states)}")
+
+
+class Progress:
+    """How many stages are done, as a Prefect artifact that the run's page shows while it runs."""
+
+    def __init__(self, total: int):
+        self._total, self._done, self._lock = total, 0, threading.Lock()
+        self._id = create_progress_artifact(progress=0.0, key="stages-done", description=f"of {total} stages")
+
+    def one_more(self) -> None:
+        with self._lock:
+            self._done += 1
+            update_progress_artifact(self._id, progress=100 * self._done / self._total)
+
+
+def summary(states: dict[str, State]) -> str:
+    kinds = [state.name for state in states.values()]
+    return ", ".join(f"{kinds.count(kind)} {kind.lower()}" for kind in dict.fromkeys(kinds))
+
+
+def publish_artifacts(states: dict[str, State]) -> None:
+    rows = [f"| {stage} | {state.name} | {(state.message or '')[:200]} |" for stage, state in states.items()]
+    create_markdown_artifact("\n".join(["| stage | state | |", "|---|---|---|", *rows]), key="stages")
+    if TABLE.is_file() and all(state.is_completed() for state in states.values()):
+        create_markdown_artifact(TABLE.read_text(encoding="utf-8"), key="privacy-utility")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.pipeline", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("targets", nargs="*", help="DVC stages to bring up to date (see: dvc stage list)")
+    parser.add_argument("--workers", type=int, default=2, help="how many stages at a time (default 2)")
+    args = parser.parse_args()
+    if args.workers < 1:
+        raise UserError(f"--workers must be at least 1; got {args.workers}")
+    params.load()
+    if unknown := sorted(set(args.targets) - set(graph.names())):
+        raise UserError(f"no such stage: {', '.join(unknown)}; see: dvc stage list")
+
+    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    state = pipeline(args.targets or None, args.workers, return_state=True)
+    if not state.is_completed():
+        print(f"error: {state.message}", file=sys.stderr)
+        sys.exit(1)
+    print(state.message)
+
+
+if __name__ == "__main__":
+    run(main)

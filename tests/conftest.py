@@ -1,0 +1,110 @@
+"""A real copy of the project with a small sweep, run once by real DVC and looked at by many tests."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parent.parent
+SWEEP_STAGES = 17  # 2 prepare, 1 pretrain, 4 calibrate, 4 train, 4 evaluate, report, publish
+
+
+def small_params() -> dict:
+    """The project's own params, made small. The noise seed is fixed so that two runs can be compared bit by bit."""
+    params = YAML(typ="safe").load(ROOT / "params.yaml")
+    params["sweep"] |= {"method": ["batch"], "epsilon": [0, 1, 10, "inf"], "seed": [0]}
+    params["prepare"]["font-digits"] |= {"train": 300, "test": 20}
+    params["pretrain"]["tiny-clip"] |= {"steps": 20, "batch_size": 32}
+    params["privacy"]["unsafe_noise_seed"] = 11
+    params["train"] |= {"epochs": 0.1, "batch_size": 32}
+    return params
+
+
+class Project:
+    """A folder with the project in it, and the commands of the README to use there."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    @classmethod
+    def copy_to(cls, folder: Path, params: dict | None = None) -> "Project":
+        names = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        for name in names:
+            if (ROOT / name).is_file() and name != "dvc.lock":
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, folder / name)
+        for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "a copy"]):
+            identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+            subprocess.run(["git", *identity, *command], cwd=folder, check=True)
+        project = cls(folder)
+        project.write_params(params or small_params())
+        return project
+
+    def write_params(self, params: dict) -> None:
+        with (self.folder / "params.yaml").open("w") as file:
+            YAML(typ="safe").dump(params, file)
+
+    def params(self) -> dict:
+        return YAML(typ="safe").load(self.folder / "params.yaml")
+
+    def environment(self, **more: str) -> dict[str, str]:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        # One thread: floating point sums are then the same in every run.
+        return {**os.environ, "PATH": path, "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1", **more}
+
+    def run(self, *command: str, timeout: float = 600, **more: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment(**more), capture_output=True, text=True, timeout=timeout
+        )
+
+    def stage(self, name: str, *arguments: str) -> subprocess.CompletedProcess:
+        return self.run(sys.executable, "-m", f"stages.{name}", *arguments)
+
+    def repro(self) -> str:
+        done = self.run("dvc", "repro")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory) -> Project:
+    """A project on which `dvc repro` has run. Tests that change it work on a copy."""
+    project = Project.copy_to(tmp_path_factory.mktemp("finished"))
+    project.first_output = project.repro()
+    return project
+
+
+@pytest.fixture
+def copy_of_finished(finished, tmp_path) -> Project:
+    folder = tmp_path / "project"
+    shutil.copytree(finished.folder, folder, symlinks=True)
+    return Project(folder)
+
+
+@pytest.fixture
+def project(tmp_path) -> Project:
+    """A project on which nothing has run."""
+    return Project.copy_to(tmp_path / "project")
+
+
+def stages_run(output: str) -> list[str]:
+    return [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")]
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """Small real samples that are not part of the project."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the sample data beside the project is not here")
+    return folder

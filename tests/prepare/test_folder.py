@@ -1,0 +1,149 @@
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from stages.errors import UserError
+from stages.params import Folder
+from stages.prepare import folder, sources
+from stages.prepare.format import PreparedSplit, write
+
+
+def config(path: Path, **more) -> Folder:
+    return Folder(source="folder", path=str(path), **more)
+
+
+def make(root: Path, records: list[dict], name: str = "metadata.csv") -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    for i, record in enumerate(records):
+        file = root / str(record["file_name"])
+        if ".." not in str(record["file_name"]):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 6), (i, 0, 0)).save(file)
+    if name.endswith(".csv"):
+        with (root / name).open("w", newline="") as out:
+            writer = csv.DictWriter(out, records[0].keys())
+            writer.writeheader()
+            writer.writerows(records)
+    else:
+        (root / name).write_text("\n".join(json.dumps(r) for r in records))
+    return root
+
+
+def animals(n: int = 10) -> list[dict]:
+    return [{"file_name": f"p{i}.png", "label": ("cat", "dog")[i % 2]} for i in range(n)]
+
+
+def prepared(tmp_path: Path, source: Folder) -> dict[str, list]:
+    write(tmp_path / "out", "mine", folder.load(source))
+    return {split: list(PreparedSplit(tmp_path / "out", split)) for split in ("train", "test")}
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "metadata.jsonl"])
+def test_labels_become_classes_and_captions(tmp_path, name):
+    root = make(tmp_path / "in", animals(), name)
+    splits = prepared(tmp_path, config(root, test_fraction=0.3, templates=["a photo of a {}.", "one {}."]))
+    everything = splits["train"] + splits["test"]
+    assert len(everything) == 10 and splits["train"] and splits["test"]
+    for row in everything:
+        expected = ("cat", "dog")[int(row.unit[1:-4]) % 2]
+        assert row.texts == (f"a photo of a {expected}.", f"one {expected}.")
+        assert row.label == ("cat", "dog").index(expected)
+
+
+def test_a_split_for_each_folder(tmp_path):
+    make(tmp_path / "in" / "train", animals(4))
+    make(tmp_path / "in" / "test", [{"file_name": "q.png", "label": "dog"}])
+    splits = prepared(tmp_path, config(tmp_path / "in"))
+    assert (len(splits["train"]), len(splits["test"])) == (4, 1)
+
+
+def test_several_texts_of_an_image_and_units_of_several_images(tmp_path):
+    records = [
+        {"file_name": "a.png", "text": "one", "unit": "ann", "split": "train"},
+        {"file_name": "b.png", "text": "three", "unit": "ann", "split": "train"},
+        {"file_name": "a.png", "text": "two", "unit": "ann", "split": "train"},
+        {"file_name": "c.png", "text": "four", "unit": "bob", "split": "test"},
+    ]
+    source = config(make(tmp_path / "in", records))
+    splits = prepared(tmp_path, source)
+    assert [(r.unit, r.texts) for r in splits["train"]] == [("ann", ("one", "two")), ("ann", ("three",))]
+    assert sources.quick_facts(source) == 1
+
+
+def test_the_split_of_a_unit_does_not_depend_on_the_other_rows(tmp_path):
+    few = prepared(tmp_path / "a", config(make(tmp_path / "few", animals(20)), test_fraction=0.5))
+    many = prepared(tmp_path / "b", config(make(tmp_path / "many", animals(60)), test_fraction=0.5))
+    assert {r.unit for r in few["test"]} <= {r.unit for r in many["test"]}
+
+
+def test_all_problems_are_listed_with_file_names_and_nothing_is_written(tmp_path):
+    records = [
+        {"file_name": "good.png", "label": "cat", "text": "a cat"},
+        {"file_name": "broken.png", "label": "cat", "text": "x"},
+        {"file_name": "short.png", "label": "cat", "text": "x"},
+        {"file_name": "gone.png", "label": "cat", "text": "x"},
+        {"file_name": "silent.png", "label": "cat", "text": "  "},
+        {"file_name": "unknown.png", "label": "zebra", "text": "x"},
+        {"file_name": "../outside.png", "label": "cat", "text": "x"},
+        {"file_name": "nolabel.png", "label": "", "text": "x"},
+    ]
+    root = make(tmp_path / "in", records)
+    (root / "broken.png").write_text("this is no image")
+    (root / "short.png").write_bytes((root / "good.png").read_bytes()[:40])
+    (root / "gone.png").unlink()
+    with pytest.raises(UserError) as error:
+        write(tmp_path / "out", "mine", folder.load(config(root, classes=["cat", "dog"], test_fraction=0.5)))
+    message = str(error.value)
+    for name in ("broken.png", "short.png", "gone.png", "silent.png", "unknown.png", "outside.png", "nolabel.png"):
+        assert name in message, name
+    assert "good.png" not in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_integer_labels_are_indices_of_the_class_names(tmp_path):
+    records = [{"file_name": f"{i}.png", "label": i % 2, "split": ("train", "test")[i // 2]} for i in range(4)]
+    splits = prepared(tmp_path, config(make(tmp_path / "in", records), classes=["cat", "dog"]))
+    assert [r.texts[0] for r in splits["train"]] == ["a photo of a cat.", "a photo of a dog."]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "neither metadata.csv nor metadata.jsonl"),
+        ("", "has no rows"),
+        ("name,label\na.png,cat\n", "must have the columns file_name"),
+        ("file_name,size\na.png,3\n", "label or text"),
+    ],
+)
+def test_unusable_metadata_gives_one_error(tmp_path, content, words):
+    if content is not None:
+        (tmp_path / "metadata.csv").write_text(content)
+    with pytest.raises(UserError, match=words):
+        folder.load(config(tmp_path))
+
+
+def test_a_folder_without_test_rows_says_how_to_get_some(tmp_path):
+    with pytest.raises(UserError, match="test_fraction"):
+        folder.load(config(make(tmp_path / "in", animals())))
+
+
+def test_real_photos_with_captions_load(tmp_path, shared_data):
+    """Flickr8k's COCO JSON, written as the metadata a user would write."""
+    source = shared_data / "flickr8k"
+    described = json.loads(next(source.glob("*.json")).read_text())
+    names = {image["id"]: image["file_name"] for image in described["images"][:12]}
+    root = tmp_path / "in"
+    root.mkdir()
+    for name in names.values():
+        found = next(source.rglob(Path(name).name))
+        (root / Path(name).name).write_bytes(found.read_bytes())
+    captions = [a for a in described["annotations"] if a["image_id"] in names]
+    lines = [json.dumps({"file_name": Path(names[a["image_id"]]).name, "text": a["caption"]}) for a in captions]
+    (root / "metadata.jsonl").write_text("\n".join(lines))
+    splits = prepared(tmp_path, config(root, test_fraction=0.4))
+    rows = splits["train"] + splits["test"]
+    assert len(rows) == 12 and all(len(row.texts) == 5 for row in rows)
+    assert all(min(row.pixels().size) == 224 for row in rows)

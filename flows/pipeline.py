@@ -46,7 +46,8 @@ def pipeline(targets: list[str] | None = None, workers: int = 2) -> State:
             command = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", stage]
             with slots:
                 code, output = processes.run(command, environment)
-            tail = "\n".join(output.strip().splitlines()[-LAST_LINES:])
+            words = output.split("Updating lock file")[0]  # after it DVC only gives hints about git
+            tail = "\n".join(words.strip().splitlines()[-LAST_LINES:])
             if code != 0:
                 get_run_logger().error("%s\n%s", stage, tail)
                 return Failed(message=tail.splitlines()[-1] if tail else f"exit code {code}")

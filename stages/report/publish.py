@@ -8,12 +8,15 @@ cell that was trained again replaces its run. The store is MLFLOW_TRACKING_URI, 
 
 import argparse
 import hashlib
+import logging
 import os
 import subprocess
 import tempfile
+import warnings
 from pathlib import Path
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
 
 import mlflow
@@ -46,6 +49,7 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     ).parse_args()
+    quiet()
     mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI", STORE))
     p = params.load()
     outcomes = [read_outcome(cell) for cell in p.cells()]
@@ -56,6 +60,13 @@ def main() -> None:
         publish_report(next(o.cell for o in outcomes if o.cell.sweep == sweep))
     write_json(PUBLISHED, models)
     print(f"{len(models)} runs are in {mlflow.get_tracking_uri()}; look at them with: make ui")
+
+
+def quiet() -> None:
+    """One line a run would hide what matters; errors still show."""
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*input example was not provided")  # the signature is written out
 
 
 class Publisher:
@@ -115,8 +126,15 @@ class Publisher:
                 pip_requirements=_pinned(REQUIREMENTS),
                 metadata={"cell": str(self.cell), "guarantee": self.outcome.tag},
             )
-        version = mlflow.register_model(info.model_uri, self.registered, tags={"guarantee": self.outcome.tag})
-        self.client.set_model_version_tag(self.registered, version.version, "cell", str(self.cell))
+        if not self.client.search_registered_models(f"name = '{self.registered}'"):
+            self.client.create_registered_model(self.registered)
+        version = self.client.create_model_version(
+            self.registered,
+            info.model_uri,
+            run_id=info.run_id,
+            model_id=info.model_id,
+            tags={"cell": str(self.cell), "guarantee": self.outcome.tag},
+        )
         # An alias names one model: the first seed's. The best one's would be a choice made on the test split.
         if self.cell.seed == self.params.sweep.seed[0]:
             self.client.set_registered_model_alias(self.registered, alias(self.cell), version.version)

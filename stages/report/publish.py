@@ -100,7 +100,7 @@ class Publisher:
         with mlflow.start_run(
             experiment_id=parent.info.experiment_id,
             parent_run_id=parent.info.run_id,
-            run_name=f"{cell.dataset}, {cell.method}, epsilon {cell.epsilon}, seed {cell.seed}",
+            run_name=f"epsilon {cell.epsilon}, {cell.method}, seed {cell.seed}",
             tags=self._tags(),
             log_system_metrics=False,
         ):
@@ -140,32 +140,22 @@ class Publisher:
             self.client.set_registered_model_alias(self.registered, alias(self.cell), version.version)
 
     def _params(self) -> dict:
-        """Epsilons are numbers, so that the UI sorts and plots them; inf is how a non-private run is written."""
+        """Epsilons are numbers, so that the page sorts and plots them; a non-private run has only the tag."""
         cell, o, g = self.cell, self.outcome, self.outcome.facts.guarantee
         values = {
             "dataset": cell.dataset,
             "model": cell.model,
             "method": cell.method,
             "seed": cell.seed,
-            "epsilon": cell.epsilon,
-            "epsilon_sound": o.epsilon_sound,
-            "epsilon_paper": o.epsilon_paper,
         }
+        if cell.epsilon != "inf":
+            values |= {"epsilon": cell.epsilon, "epsilon_sound": o.epsilon_sound, "epsilon_paper": o.epsilon_paper}
         if cell.epsilon != "0":
             values |= {f"train.{key}": value for key, value in self.params.train.model_dump().items()}
         if g is not None:
-            values |= {
-                "delta": g.delta,
-                "sigma": g.sigma,
-                "z": g.z,
-                "q": g.q,
-                "T": g.steps,
-                "n": g.n,
-                "clip_norm": o.training["clip_norm"],
-                "accountant": g.accountant,
-                "adjacency": g.adjacency,
-                "convention": g.convention,
-            }
+            facts = ("delta", "sigma", "z", "q", "n", "accountant", "adjacency", "convention", "sampler", "sensitivity")
+            values |= {f"privacy.{name}": getattr(g, name) for name in facts}
+            values |= {"privacy.T": g.steps, "privacy.clip_norm": o.training["clip_norm"]}
         return values
 
     def _metrics(self) -> dict[str, float]:
@@ -176,6 +166,7 @@ class Publisher:
         c = self.cell
         return {
             "cell": str(c),
+            "epsilon": c.epsilon,
             "guarantee": self.outcome.tag,
             "data_hash": self.outcome.training["data_hash"],
             "git_commit": git_commit(),
@@ -195,7 +186,9 @@ def experiment_id(client: MlflowClient, cell: Cell) -> str:
         return found.experiment_id
     # A local store keeps its artifacts beside it; a server decides for itself.
     local = mlflow.get_tracking_uri().startswith("sqlite:")
-    return client.create_experiment(name, Path("mlartifacts").resolve().as_uri() if local else None)
+    location = Path("mlartifacts").resolve().as_uri() if local else None
+    kind = {"mlflow.experimentKind": "custom_model_development"}  # the page opens on runs, not on chat traces
+    return client.create_experiment(name, location, tags=kind)
 
 
 def find_runs(client: MlflowClient, cell: Cell, tags: dict[str, str]) -> list[Run]:

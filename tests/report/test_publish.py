@@ -1,0 +1,127 @@
+"""A real MLflow store on sqlite, filled from the files of a finished sweep."""
+
+import json
+import shutil
+import sys
+
+import mlflow
+import pandas as pd
+import pytest
+from mlflow import MlflowClient
+
+from stages.prepare.format import PreparedSplit
+from tests.conftest import Project
+
+MODEL = "dp-clip.classification.mnist5k.tiny-clip.batch"
+PUBLISH = ("report.publish",)
+
+
+def client(project: Project) -> MlflowClient:
+    return MlflowClient(f"sqlite:///{project.folder / 'mlflow.db'}")
+
+
+def runs(project: Project) -> list:
+    c = client(project)
+    return c.search_runs([e.experiment_id for e in c.search_experiments()])
+
+
+def children(project: Project) -> dict[str, mlflow.entities.Run]:
+    return {r.data.tags["epsilon"]: r for r in runs(project) if "cell" in r.data.tags}
+
+
+def test_a_sweep_is_a_parent_with_a_child_a_cell(finished):
+    parents = [r for r in runs(finished) if "sweep" in r.data.tags]
+    assert len(parents) == 1 and parents[0].info.run_name == "mnist5k, tiny-clip"
+    cells = children(finished)
+    assert set(cells) == {"0", "1", "10", "inf"}
+    for run in cells.values():
+        assert run.data.tags["mlflow.parentRunId"] == parents[0].info.run_id
+        assert run.info.status == "FINISHED"
+    artifacts = {a.path for a in client(finished).list_artifacts(parents[0].info.run_id)}
+    assert artifacts == {"table.md", "table.csv", "classification-mnist5k-tiny-clip.png"}
+
+
+def test_a_private_run_carries_its_guarantee(finished):
+    run = children(finished)["1"]
+    facts = json.loads((finished.folder / "calibration/classification/mnist5k/batch/eps-1/privacy.json").read_text())
+    g = facts["guarantee"]
+    p = run.data.params
+    assert float(p["epsilon"]) == 1 and float(p["epsilon_sound"]) == g["epsilon"] <= 1
+    for name in ("delta", "sigma", "q", "z", "n"):
+        assert float(p[f"privacy.{name}"]) == g[name]
+    assert int(p["privacy.T"]) == g["steps"] and float(p["privacy.clip_norm"]) == 1.0
+    assert (p["privacy.accountant"], p["privacy.adjacency"]) == (g["accountant"], "ADD_OR_REMOVE_ONE")
+    assert p["privacy.convention"] == "sound"
+    assert {"git_commit", "data_hash", "dvc_stage", "guarantee"} <= set(run.data.tags)
+    # the test sweep has a fixed noise seed, and says so wherever a guarantee would stand
+    assert run.data.tags["guarantee"] == "none (fixed noise seed: for tests only)"
+    text = mlflow.artifacts.load_text(f"{run.info.artifact_uri}/privacy-statement.txt")
+    assert text.startswith("NO GUARANTEE") and "TensorFlow Privacy" in text
+
+
+def test_private_per_step_figures_are_not_published(finished):
+    for run in children(finished).values():
+        assert set(run.data.metrics) == {"accuracy", "accuracy_low", "accuracy_high", "n_test"}
+        artifacts = {a.path for a in client(finished).list_artifacts(run.info.run_id)}
+        expected = {"confusion.png", "details.json", "metrics.json", "privacy-statement.txt", "privacy.json"}
+        assert artifacts - {"training.json"} == expected
+
+
+def test_publishing_twice_changes_nothing(copy_of_finished):
+    def state() -> tuple:
+        versions = client(copy_of_finished).search_model_versions(f"name = '{MODEL}'")
+        return sorted(r.info.run_id for r in runs(copy_of_finished)), sorted(v.version for v in versions)
+
+    before = state()
+    assert copy_of_finished.stage(*PUBLISH).returncode == 0
+    assert state() == before
+
+
+def test_a_deleted_store_is_restored_from_the_files(copy_of_finished):
+    def content() -> dict:
+        return {
+            e: (r.data.params, r.data.metrics, r.data.tags["content"]) for e, r in children(copy_of_finished).items()
+        }
+
+    before = content()
+    (copy_of_finished.folder / "mlflow.db").unlink()
+    shutil.rmtree(copy_of_finished.folder / "mlartifacts")
+    assert copy_of_finished.stage(*PUBLISH).returncode == 0
+    assert content() == before
+    aliases = client(copy_of_finished).get_registered_model(MODEL).aliases
+    assert set(aliases) == {"eps-0", "eps-1", "eps-10", "eps-inf"}
+
+
+def test_an_interrupted_publication_is_made_again(copy_of_finished):
+    c, half = client(copy_of_finished), children(copy_of_finished)["1"]
+    c.delete_tag(half.info.run_id, "content")  # as if the process had died before its last step
+    assert copy_of_finished.stage(*PUBLISH).returncode == 0
+    again = children(copy_of_finished)
+    assert len(again) == 4 and again["1"].info.run_id != half.info.run_id
+    versions = c.search_model_versions(f"name = '{MODEL}'")
+    assert len(versions) == 4 and half.info.run_id not in {v.run_id for v in versions}
+
+
+SCRIPT = """
+import sys, mlflow, pandas
+mlflow.set_tracking_uri(sys.argv[1])
+model = mlflow.pyfunc.load_model(sys.argv[2])
+print(model.predict(pandas.DataFrame({"image": sys.argv[3:]})).to_json(orient="records"))
+"""
+
+
+@pytest.mark.parametrize("epsilon", ["1", "inf"])
+def test_a_registered_model_classifies_an_image_file_in_a_fresh_process(finished, tmp_path, epsilon):
+    import base64
+
+    row = PreparedSplit(finished.folder / "data/mnist5k", "test").row(703)
+    (tmp_path / "digit.png").write_bytes(row.image)
+    store = f"sqlite:///{finished.folder / 'mlflow.db'}"
+    uri = f"models:/{MODEL}@eps-{epsilon}"
+    elsewhere = Project(tmp_path)  # not in the project's folder: the model brings its own code
+    encoded = base64.b64encode(row.image).decode()
+    done = elsewhere.run(sys.executable, "-c", SCRIPT, store, uri, str(tmp_path / "digit.png"), encoded)
+    assert done.returncode == 0, done.stderr
+    answers = pd.DataFrame(json.loads(done.stdout.splitlines()[-1]))
+    assert answers["label"].isin([str(d) for d in range(10)]).all()
+    assert answers["label"].nunique() == answers["similarity"].nunique() == 1  # a path and base64 are the same image

@@ -1,0 +1,73 @@
+"""`dvc repro` as a user runs it, on a copy of the project with a small sweep."""
+
+import json
+import shutil
+
+from tests.conftest import SWEEP_STAGES, stages_run
+
+
+def test_the_whole_pipeline_runs_and_prints_the_table(finished):
+    assert len(stages_run(finished.first_output)) == SWEEP_STAGES
+    table = (finished.folder / "report/table.md").read_text()
+    assert table in finished.first_output
+    for row in ("inf (non-private)", "10", "1", "0 (zero-shot)"):
+        assert f"| {row} |" in table
+
+
+def test_everything_is_up_to_date_afterwards(copy_of_finished):
+    assert stages_run(copy_of_finished.repro()) == []
+    status = copy_of_finished.run("dvc", "status")
+    assert "up to date" in status.stdout
+
+
+def test_metrics_and_graph_can_be_shown(finished):
+    metrics = json.loads(finished.run("dvc", "metrics", "show", "--json").stdout)
+    files = metrics[""]["data"]
+    assert len(files) == 4 and all(0 <= value["data"]["accuracy"] <= 1 for value in files.values())
+    graph = finished.run("dvc", "dag", "--mermaid").stdout
+    assert graph.count('"train@') == 4 and "publish" in graph
+
+
+def test_changing_one_epsilon_runs_only_its_cell_and_the_report(copy_of_finished):
+    params = copy_of_finished.params()
+    params["sweep"]["epsilon"] = [0, 2, 10, "inf"]  # was 0, 1, 10, inf
+    copy_of_finished.write_params(params)
+    name = "classification-mnist5k-tiny-clip-batch-2-0"
+    assert stages_run(copy_of_finished.repro()) == [
+        "calibrate@classification-mnist5k-batch-2",
+        f"train@{name}",
+        f"evaluate@{name}",
+        "report",
+        "publish",
+    ]
+    table = (copy_of_finished.folder / "report/table.md").read_text()
+    assert "| 2 |" in table and "| 1 |" not in table
+
+
+def test_editing_the_report_or_the_publishing_trains_nothing(copy_of_finished):
+    for name in ("table.py", "publish.py", "statement.py"):
+        path = copy_of_finished.folder / "stages/report" / name
+        path.write_text(path.read_text() + "\n# edited\n")
+    assert stages_run(copy_of_finished.repro()) == ["report", "publish"]
+
+
+def test_a_lost_output_comes_back_from_the_cache(copy_of_finished):
+    shutil.rmtree(copy_of_finished.folder / "runs")
+    before = (copy_of_finished.folder / "dvc.lock").read_text()
+    assert stages_run(copy_of_finished.repro()) == []
+    assert (copy_of_finished.folder / "dvc.lock").read_text() == before
+    assert len(list((copy_of_finished.folder / "runs").rglob("*.safetensors"))) == 4
+
+
+def test_zero_shot_is_the_initial_model_and_the_others_are_not(finished):
+    initial = (finished.folder / "models/tiny-clip/open_clip_model.safetensors").read_bytes()
+    for epsilon, same in (("0", True), ("1", False), ("10", False), ("inf", False)):
+        run = finished.folder / f"runs/classification/mnist5k/tiny-clip/batch/eps-{epsilon}/seed-0/model"
+        assert ((run / "open_clip_model.safetensors").read_bytes() == initial) is same
+
+
+def test_nothing_private_per_step_is_written(finished):
+    """Losses, norms and batch sizes are functions of the private data and are not released."""
+    allowed = {"cell", "data_hash", "steps", "trained_parameters", "clip_norm", "sigma", "key"}
+    for path in (finished.folder / "runs").rglob("training.json"):
+        assert set(json.loads(path.read_text())) <= allowed

@@ -1,0 +1,98 @@
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from stages import params
+from stages.errors import UserError
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def raw() -> dict:
+    return YAML(typ="safe").load(ROOT / "params.yaml")
+
+
+def load(raw: dict, tmp_path: Path) -> params.Params:
+    with (tmp_path / "params.yaml").open("w") as file:
+        YAML(typ="safe").dump(raw, file)
+    return params.load(tmp_path / "params.yaml")
+
+
+def mistakes(raw: dict, tmp_path: Path) -> list[str]:
+    with pytest.raises(UserError) as error:
+        load(raw, tmp_path)
+    return error.value.problems
+
+
+def test_the_projects_own_params_are_right_and_frozen():
+    loaded = params.load(ROOT / "params.yaml")
+    assert len(list(loaded.cells())) == len(set(loaded.cells())) >= 5
+    with pytest.raises(Exception, match="frozen"):
+        loaded.train.lr = 1.0
+
+
+def test_the_defaults_of_the_optimizer_are_the_papers():
+    train = params.load(ROOT / "params.yaml").train
+    assert (train.betas, train.eps, train.weight_decay) == ((0.9, 0.98), 1e-6, 0.01)
+
+
+CHANGES = {
+    "unknown section": (lambda r: r.update(trian={}), "trian"),
+    "missing section": (lambda r: r.pop("privacy"), "privacy"),
+    "unknown key": (lambda r: r["train"].update(momentum=0.9), "train.momentum"),
+    "missing key": (lambda r: r["train"].pop("lr"), "train.lr"),
+    "wrong type": (lambda r: r["train"].update(batch_size="32"), "train.batch_size"),
+    "not positive": (lambda r: r["train"].update(clip_norm=0), "train.clip_norm"),
+    "negative epsilon": (lambda r: r["sweep"].update(epsilon=[0, -1]), "sweep.epsilon"),
+    "epsilon twice": (lambda r: r["sweep"].update(epsilon=[1, 3, 1]), "more than once"),
+    "epsilon two ways": (lambda r: r["sweep"].update(epsilon=[1, "1.0"]), "more than once"),
+    "inf two ways": (lambda r: r["sweep"].update(epsilon=["inf", float("inf")]), "more than once"),
+    "epsilon not canonical": (lambda r: r["sweep"].update(epsilon=["0.50"]), "write '0.5'"),
+    "empty axis": (lambda r: r["sweep"].update(seed=[]), "sweep.seed"),
+    "seed twice": (lambda r: r["sweep"].update(seed=[0, 0]), "sweep.seed"),
+    "unknown method": (lambda r: r["sweep"].update(method=["magic"]), "sweep.method"),
+    "missing dataset": (lambda r: r["sweep"].update(dataset=["nope"]), "'nope' is not in the section prepare"),
+    "missing model": (lambda r: r["sweep"].update(model=["nope"]), "'nope' is not in the section pretrain"),
+    "pretraining on private data": (lambda r: r["pretrain"]["tiny-clip"].update(data="mnist5k"), "it is private"),
+    "batch over n": (lambda r: r["train"].update(batch_size=4001), "4001 is over n = 4000"),
+    "delta out of range": (lambda r: r["privacy"].update(delta=1.5), "privacy.delta"),
+    "missing folder": (lambda r: r["prepare"].update(mine={"source": "folder", "path": "/no/such"}), "does not exist"),
+    "unknown source": (lambda r: r["prepare"].update(mine={"source": "zip"}), "prepare.mine"),
+    "template without a place": (
+        lambda r: r["prepare"].update(mine={"source": "folder", "path": ".", "templates": ["a photo"]}),
+        "prepare.mine.templates[0]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_mistake_is_named(raw, tmp_path, name):
+    change, words = CHANGES[name]
+    change(raw)
+    problems = mistakes(raw, tmp_path)
+    assert any(words in problem for problem in problems), problems
+
+
+def test_all_mistakes_are_reported_together(raw, tmp_path):
+    chosen = [
+        "unknown section",
+        "wrong type",
+        "negative epsilon",
+        "missing dataset",
+        "delta out of range",
+        "missing folder",
+    ]
+    for name in chosen:
+        CHANGES[name][0](raw)
+    problems = mistakes(raw, tmp_path)
+    for name in chosen:
+        assert any(CHANGES[name][1] in problem for problem in problems), name
+
+
+@pytest.mark.parametrize("text", ["", "- 1\n- 2\n", "sweep: [1, 2\n", "sweep: {}\nsweep: {}\n"])
+def test_a_file_that_is_no_mapping_gives_one_error(tmp_path, text):
+    (tmp_path / "params.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"params\.yaml"):
+        params.load(tmp_path / "params.yaml")

@@ -68,6 +68,6 @@ def test_zero_shot_is_the_initial_model_and_the_others_are_not(finished):
 
 def test_nothing_private_per_step_is_written(finished):
     """Losses, norms and batch sizes are functions of the private data and are not released."""
-    allowed = {"cell", "data_hash", "steps", "trained_parameters", "clip_norm", "sigma", "key"}
+    allowed = {"cell", "steps", "trained_parameters", "clip_norm", "sigma", "key"}
     for path in (finished.folder / "runs").rglob("training.json"):
         assert set(json.loads(path.read_text())) <= allowed

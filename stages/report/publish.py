@@ -32,6 +32,7 @@ from stages.errors import run
 from stages.keys import Cell, data_dir
 from stages.prepare.format import Manifest
 from stages.report.__main__ import CSV, PLOTS, REPORT, TABLE
+from stages.report.fingerprint import fingerprint
 from stages.report.statement import statement
 from stages.report.table import Outcome, read_outcome
 
@@ -168,7 +169,7 @@ class Publisher:
             "cell": str(c),
             "epsilon": c.epsilon,
             "guarantee": self.outcome.tag,
-            "data_hash": self.outcome.training["data_hash"],
+            "data_hash": fingerprint(Manifest.read(data_dir(c.dataset)).data_hash),
             "git_commit": git_commit(),
             "dvc_stage": f"train@{c.task}-{c.dataset}-{c.model}-{c.method}-{c.epsilon}-{c.seed}",
         }

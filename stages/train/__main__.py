@@ -11,7 +11,7 @@ from stages.keys import Cell, data_dir, initial_model_dir
 from stages.models import clip as clips
 from stages.models.batches import BatchReader
 from stages.models.losses import clip_loss
-from stages.prepare.format import Manifest, PreparedSplit
+from stages.prepare.format import PreparedSplit
 from stages.privacy.facts import Guarantee, PrivacyFacts
 from stages.privacy.mechanism import METHODS
 from stages.privacy.randomness import Key
@@ -26,7 +26,7 @@ def main() -> None:
     facts = PrivacyFacts.read(cell.privacy_json)
     clip = clips.load(initial_model_dir(cell.model))
 
-    training = {"cell": str(cell), "data_hash": Manifest.read(data_dir(cell.dataset)).data_hash}
+    training = {"cell": str(cell)}
     if cell.epsilon != "0":
         training |= fine_tune(clip, cell, p, facts.guarantee)
     with new_folder(cell.model_dir) as folder:

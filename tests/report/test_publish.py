@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from stages.prepare.format import PreparedSplit
+from stages.prepare.format import Manifest, PreparedSplit
 from tests.conftest import Project
 
 MODEL = "dp-clip.classification.mnist5k.tiny-clip.batch"
@@ -65,6 +65,18 @@ def test_private_per_step_figures_are_not_published(finished):
         artifacts = {a.path for a in client(finished).list_artifacts(run.info.run_id)}
         expected = {"confusion.png", "details.json", "metrics.json", "privacy-statement.txt", "privacy.json"}
         assert artifacts - {"training.json"} == expected
+
+
+def test_no_plain_hash_of_the_private_data_is_published(finished):
+    """It would tell whoever knows all other records whether a candidate is the missing one."""
+    manifest = Manifest.read(finished.folder / "data/mnist5k")
+    secret = {manifest.data_hash, manifest.train.sha256}
+    for run in children(finished).values():
+        assert run.data.tags["data_hash"] and run.data.tags["data_hash"] not in secret
+        texts = [*run.data.tags.values(), *run.data.params.values()]
+        texts += [p.read_text(errors="ignore") for p in (finished.folder / "mlartifacts").rglob("*") if p.is_file()]
+        assert not any(s in text for s in secret for text in texts)
+    assert (finished.folder / ".fingerprint-key").stat().st_mode & 0o077 == 0
 
 
 def test_publishing_twice_changes_nothing(copy_of_finished):

@@ -91,6 +91,7 @@ def test_all_problems_are_listed_with_file_names_and_nothing_is_written(tmp_path
         {"file_name": "nolabel.png", "label": "", "text": "x"},
     ]
     root = make(tmp_path / "in", records)
+    Image.new("RGB", (8, 6)).save(tmp_path / "outside.png")
     (root / "broken.png").write_text("this is no image")
     (root / "short.png").write_bytes((root / "good.png").read_bytes()[:40])
     (root / "gone.png").unlink()
@@ -99,7 +100,7 @@ def test_all_problems_are_listed_with_file_names_and_nothing_is_written(tmp_path
     message = str(error.value)
     for name in ("broken.png", "short.png", "gone.png", "silent.png", "unknown.png", "outside.png", "nolabel.png"):
         assert name in message, name
-    assert "good.png" not in message
+    assert "good.png" not in message and "leaves the folder" in message
     assert not (tmp_path / "out").exists()
 
 

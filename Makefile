@@ -7,6 +7,7 @@ UV := uv==0.13.7
 PORT ?= 5000
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# Compiled once: imports are several times slower without.
 export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := 1
 export DVC_NO_ANALYTICS := 1
@@ -36,14 +37,14 @@ setup: .venv/installed  ## the environment in .venv, and Java
 
 .venv/installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] == (3, 11) else f"error: Python 3.11 is needed, {sys.executable} is {sys.version.split()[0]}; give one with: make PYTHON=/path/to/python3.11 ...")'
-	@[ -x .venv/bin/python ] || $(PYTHON) -m venv .venv
+	@[ -x .venv/bin/pip ] || $(PYTHON) -m venv --clear .venv
 	@.venv/bin/pip install --quiet --disable-pip-version-check $(UV)
 	@.venv/bin/uv pip install --quiet --python .venv/bin/python --requirement requirements.lock
 	@.venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
 ui: setup  ## MLflow's page on http://127.0.0.1:5000 (PORT=... for another)
-	@[ -f mlflow.db ] || { echo "error: there is no mlflow.db yet; run: make demo" >&2; exit 2; }
+	@[ -f mlflow.db ] || python -m stages.report.publish
 	@mlflow ui --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1 --port $(PORT)
 
 publish: setup  ## fill MLflow again from the files (after its store was deleted)

@@ -9,7 +9,6 @@ what depends on it, and the exit code is 1.
 
 import argparse
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -23,8 +22,8 @@ from flows import graph
 from flows.processes import Processes
 from stages import params
 from stages.errors import UserError, run
+from stages.report.paths import TABLE
 
-TABLE = Path("report/table.md")
 UNCHANGED = ("didn't change, skipping", "is cached - skipping run")  # what `dvc repro` says of a stage it did not run
 LAST_LINES = 25
 
@@ -36,7 +35,11 @@ def pipeline(targets: list[str] | None = None, workers: int = 2) -> State:
     progress = Progress(len(stages.upstream))
     processes = Processes()
     slots = threading.BoundedSemaphore(workers)  # every task has a thread; this many at a time have a process
-    environment = {**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers)),
+    }
 
     @task(name="stage", task_run_name="{stage}", cache_policy=NO_CACHE)
     def run_stage(stage: str) -> State:
@@ -109,11 +112,10 @@ def main() -> None:
     args = parser.parse_args()
     if args.workers < 1:
         raise UserError(f"--workers must be at least 1; got {args.workers}")
-    params.load()
+    params.load(check_sources=True)
     if unknown := sorted(set(args.targets) - set(graph.names())):
         raise UserError(f"no such stage: {', '.join(unknown)}; see: dvc stage list")
 
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     state = pipeline(args.targets or None, args.workers, return_state=True)
     if not state.is_completed():
         print(f"error: {state.message}", file=sys.stderr)

@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+TEMPORARY = ".tmp-"  # also in .dvcignore and .gitignore
+
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it takes its place when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # A folder of its own keeps the file's suffix, which many writers choose the format by.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=TEMPORARY) as folder:
         temporary = Path(folder) / path.name
         yield temporary
         os.replace(temporary, path)
@@ -24,7 +26,7 @@ def new_file(path: Path) -> Iterator[Path]:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; it replaces `path` when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=TEMPORARY))
     try:
         yield temporary
         temporary.chmod(0o755)  # mkdtemp makes it private to its owner
@@ -42,5 +44,5 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """JSON that every reader accepts: sorted by nothing, indented, no NaN or Infinity literals."""
+    """JSON that every reader accepts: no NaN or Infinity."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")

@@ -1,5 +1,6 @@
 """Mistakes a user can make, told in one message instead of a traceback."""
 
+import signal
 import sys
 from collections.abc import Callable
 
@@ -14,6 +15,7 @@ class UserError(Exception):
 
 def run(main: Callable[[], None]) -> None:
     """Run a command line entry point; a UserError prints its message and exits with code 2."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # temporary files are removed on the way out
     try:
         main()
     except UserError as error:

@@ -7,7 +7,6 @@
 ('3', True, 'runs/classification/mnist5k/tiny-clip/batch/eps-3/seed-0/model')
 """
 
-import math
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -60,6 +59,8 @@ class Cell:
                 f"cell {text!r} is not a key; expected task/dataset/model/method/eps-E/seed-S, "
                 "for example classification/mnist5k/tiny-clip/batch/eps-1/seed-0"
             ) from None
+        if task not in TASKS or method not in METHODS:
+            raise UserError(f"cell {text!r}: task must be one of {TASKS} and method one of {METHODS}")
         if str(cell) != text:
             raise UserError(f"cell {text!r} is written in another way than its key; write {str(cell)!r}")
         return cell
@@ -67,10 +68,6 @@ class Cell:
     @property
     def is_private(self) -> bool:
         return self.epsilon not in ("0", "inf")
-
-    @property
-    def epsilon_number(self) -> float:
-        return math.inf if self.epsilon == "inf" else float(self.epsilon)
 
     @property
     def sweep(self) -> str:

@@ -19,7 +19,9 @@ from stages.keys import METHODS, TASKS, Cell, canonical_epsilon
 T = TypeVar("T")
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+PositiveFloat = Annotated[Number, Field(gt=0)]
+Fraction = Annotated[Number, Field(gt=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, strict=True)]
 
 
@@ -76,15 +78,15 @@ class FontDigits(Section):
 
 
 class Folder(Section):
-    source: Literal["folder"]
     path: str
-    classes: list[str] | None = None  # in the order of integer labels; by default the label strings themselves
-    templates: list[Annotated[str, Field(pattern=r"\{\}")]] = ["a photo of a {}."]
-    test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None  # where the folder has no test split of its own
+    classes: Axis[str] | None = None  # in the order of integer labels; by default the labels of the public test split
+    templates: Axis[Annotated[str, Field(pattern=r"\{\}")]] = ["a photo of a {}."]
+    test_fraction: Fraction | None = None  # where the folder has no test split of its own
     licence: str = "not stated"
+    public: bool = False  # whether a model may be pretrained on it without privacy
 
 
-Source = Annotated[Mnist5k | FontDigits | Folder, Field(discriminator="source")]
+Source = Mnist5k | FontDigits | Folder
 
 
 class Pretrain(Section):
@@ -119,24 +121,33 @@ class Train(Section):
     epochs: PositiveFloat
     clip_norm: PositiveFloat
     lr: PositiveFloat
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]]
+    betas: tuple[Annotated[Number, Field(ge=0, lt=1)], Annotated[Number, Field(ge=0, lt=1)]]
     eps: PositiveFloat
-    weight_decay: Annotated[float, Field(ge=0)]
+    weight_decay: Annotated[Number, Field(ge=0)]
     trainable: Literal["all", "image-tower", "projections", "no-token-table"]
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 
 
 class Evaluate(Section):
     batch_size: PositiveInt
 
 
+class Compute(Section):
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
+
+
 class Params(Section):
     sweep: Sweep
-    prepare: dict[Name, Source] = Field(min_length=1)
+    prepare: dict[Name, Annotated[Mnist5k | FontDigits, Field(discriminator="source")]]
+    folders: dict[Name, Folder]
     pretrain: dict[Name, Pretrain] = Field(min_length=1)
     privacy: Privacy
     train: Train
     evaluate: Evaluate
+    compute: Compute
+
+    @property
+    def datasets(self) -> dict[str, Source]:
+        return {**self.prepare, **self.folders}
 
     def cells(self) -> Iterator[Cell]:
         s = self.sweep
@@ -146,10 +157,14 @@ class Params(Section):
             yield Cell(task, dataset, model, method, canonical_epsilon(epsilon), seed)
 
 
-def load(path: Path = Path("params.yaml")) -> Params:
-    """Read and check everything; raises one UserError that lists every mistake."""
+def load(path: Path = Path("params.yaml"), check_sources: bool = False) -> Params:
+    """Read and check everything; raises one UserError that lists every mistake.
+
+    `check_sources` also looks whether the raw data are there and large enough. Stages that work on prepared data leave
+    it out: they run on machines that have no raw data.
+    """
     raw = _read_yaml(path)
-    problems = _unknown_names(raw) + _data_problems(raw)
+    problems = _across_sections(raw) + (_source_problems(raw) if check_sources else [])
     try:
         params = Params.model_validate(raw)
     except ValidationError as error:
@@ -190,41 +205,55 @@ def _message(error: dict) -> str:
 # The checks across sections read the raw file, so that a mistake of another kind hides none of these.
 
 
-def _unknown_names(raw: dict) -> list[str]:
-    sweep, prepare, pretrain = (_mapping(raw, k) for k in ("sweep", "prepare", "pretrain"))
-    datasets = sweep.get("dataset") if isinstance(sweep.get("dataset"), list) else []
-    models = sweep.get("model") if isinstance(sweep.get("model"), list) else []
-    public = {name: model.get("data") for name, model in pretrain.items() if isinstance(model, dict)}
-    known = ", ".join(map(str, prepare))
-    problems = [
-        f"sweep.dataset: {d!r} is not in the section prepare; known: {known}" for d in datasets if d not in prepare
+def _across_sections(raw: dict) -> list[str]:
+    prepare, folders, pretrain = (_mapping(raw, k) for k in ("prepare", "folders", "pretrain"))
+    datasets = {**prepare, **folders}
+    private = _names(raw, "dataset")
+    known = f"known: {', '.join(map(str, datasets))}"
+    problems = [f"folders.{name}: there is a dataset of this name in prepare" for name in folders if name in prepare]
+    problems += [
+        f"sweep.dataset: {d!r} is in neither prepare nor folders; {known}" for d in private if d not in datasets
     ]
-    problems += [f"sweep.model: {m!r} is not in the section pretrain" for m in models if m not in pretrain]
-    for name, data in public.items():
-        if data not in prepare:
-            problems.append(f"pretrain.{name}.data: {data!r} is not in the section prepare; known: {known}")
-        if data in datasets:
-            problems.append(f"pretrain.{name}.data: {data!r} is in sweep.dataset, so it is private; name public data")
+    problems += [f"sweep.model: {m!r} is not in pretrain" for m in _names(raw, "model") if m not in pretrain]
+    for name, model in pretrain.items():
+        data = model.get("data") if isinstance(model, dict) else None
+        if not isinstance(data, str):
+            continue  # reported with the rest of the schema
+        where = f"pretrain.{name}.data: {data!r}"
+        if data not in datasets:
+            problems.append(f"{where} is in neither prepare nor folders; {known}")
+        elif any(datasets.get(p) == datasets[data] or _path(folders, p) == _path(folders, data) for p in private):
+            problems.append(f"{where} is the data of the sweep, so it is private; name public data")
+        elif data in folders and not (isinstance(folders[data], dict) and folders[data].get("public") is True):
+            problems.append(f"{where} is not marked `public: true`; pretraining gives it no privacy")
     return problems
 
 
-def _data_problems(raw: dict) -> list[str]:
-    """Sources that are not there, and batches larger than their data; no image is read."""
-    from stages.prepare.sources import quick_facts
+def _source_problems(raw: dict) -> list[str]:
+    """Raw data that are not there, have no labels, or are fewer than a batch; no image is read."""
+    from stages.prepare.sources import quick_look
 
     problems = []
     batch_size = _mapping(raw, "train").get("batch_size")
-    for name, entry in _mapping(raw, "prepare").items():
+    classify = "classification" in (_mapping(raw, "sweep").get("task") or [])
+    entries = [
+        (f"{section}.{name}", name, entry)
+        for section in ("prepare", "folders")
+        for name, entry in _mapping(raw, section).items()
+    ]
+    for where, name, entry in entries:
         try:
-            n = quick_facts(TypeAdapter(Source).validate_python(entry))
+            n, labelled = quick_look(TypeAdapter(Source).validate_python(entry))
         except ValidationError:
             continue  # reported with the rest of the schema
         except UserError as error:
-            problems.append(f"prepare.{name}: {error}")
+            problems.append(f"{where}: {error}")
             continue
-        private = name in (_mapping(raw, "sweep").get("dataset") or [])
-        if private and isinstance(batch_size, int) and batch_size > n:
-            problems.append(f"train.batch_size: {batch_size} is over n = {n} of dataset {name!r}; lower it")
+        if name in _names(raw, "dataset"):
+            if isinstance(batch_size, int) and batch_size > n:
+                problems.append(f"train.batch_size: {batch_size} is over n = {n} of dataset {name!r}; lower it")
+            if classify and not labelled:
+                problems.append(f"{where}: classification needs a `label` column in its metadata")
     return problems
 
 
@@ -232,11 +261,23 @@ def _mapping(raw: dict, key: str) -> dict:
     return raw[key] if isinstance(raw.get(key), dict) else {}
 
 
+def _names(raw: dict, axis: str) -> list[str]:
+    values = _mapping(raw, "sweep").get(axis)
+    return [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
+
+
+def _path(folders: dict, name: str) -> object:
+    """Where a folder dataset is; for others, something equal to nothing else."""
+    entry = folders.get(name)
+    path = entry.get("path") if isinstance(entry, dict) else None
+    return Path(path).resolve() if isinstance(path, str) else object()
+
+
 def main() -> None:
     argparse.ArgumentParser(
         prog="python -m stages.params", description="Check params.yaml and print the cells of the sweep."
     ).parse_args()
-    for cell in load().cells():
+    for cell in load(check_sources=True).cells():
         print(cell)
 
 

@@ -17,7 +17,7 @@ def raw() -> dict:
 def load(raw: dict, tmp_path: Path) -> params.Params:
     with (tmp_path / "params.yaml").open("w") as file:
         YAML(typ="safe").dump(raw, file)
-    return params.load(tmp_path / "params.yaml")
+    return params.load(tmp_path / "params.yaml", check_sources=True)
 
 
 def mistakes(raw: dict, tmp_path: Path) -> list[str]:
@@ -50,19 +50,35 @@ CHANGES = {
     "epsilon two ways": (lambda r: r["sweep"].update(epsilon=[1, "1.0"]), "more than once"),
     "inf two ways": (lambda r: r["sweep"].update(epsilon=["inf", float("inf")]), "more than once"),
     "epsilon not canonical": (lambda r: r["sweep"].update(epsilon=["0.50"]), "write '0.5'"),
+    "no template": (lambda r: r["folders"].update(mine={"path": ".", "templates": []}), "folders.mine.templates"),
+    "class twice": (lambda r: r["folders"].update(mine={"path": ".", "classes": ["a", "a"]}), "folders.mine.classes"),
     "empty axis": (lambda r: r["sweep"].update(seed=[]), "sweep.seed"),
     "seed twice": (lambda r: r["sweep"].update(seed=[0, 0]), "sweep.seed"),
     "unknown method": (lambda r: r["sweep"].update(method=["magic"]), "sweep.method"),
-    "missing dataset": (lambda r: r["sweep"].update(dataset=["nope"]), "'nope' is not in the section prepare"),
-    "missing model": (lambda r: r["sweep"].update(model=["nope"]), "'nope' is not in the section pretrain"),
+    "missing dataset": (lambda r: r["sweep"].update(dataset=["nope"]), "'nope' is in neither prepare nor folders"),
+    "missing model": (lambda r: r["sweep"].update(model=["nope"]), "'nope' is not in pretrain"),
     "pretraining on private data": (lambda r: r["pretrain"]["tiny-clip"].update(data="mnist5k"), "it is private"),
     "batch over n": (lambda r: r["train"].update(batch_size=4001), "4001 is over n = 4000"),
     "delta out of range": (lambda r: r["privacy"].update(delta=1.5), "privacy.delta"),
-    "missing folder": (lambda r: r["prepare"].update(mine={"source": "folder", "path": "/no/such"}), "does not exist"),
+    "missing folder": (lambda r: r["folders"].update(mine={"path": "/no/such"}), "does not exist"),
+    "one name twice": (lambda r: r["folders"].update(mnist5k={"path": "/no/such"}), "folders.mnist5k"),
+    "pretraining on the same data by another name": (
+        lambda r: (r["prepare"].update(again={"source": "mnist5k"}), r["pretrain"]["tiny-clip"].update(data="again")),
+        "it is private",
+    ),
+    "pretraining on a folder that nobody called public": (
+        lambda r: (r["folders"].update(mine={"path": "."}), r["pretrain"]["tiny-clip"].update(data="mine")),
+        "not marked `public: true`",
+    ),
+    "a number in quotes": (lambda r: r["train"].update(lr="0.1"), "train.lr"),
+    "infinite weight decay": (lambda r: r["train"].update(weight_decay=float("inf")), "train.weight_decay"),
+    "dataset that is a list": (lambda r: r["sweep"].update(dataset=[["x"]]), "sweep.dataset"),
+    "datasets that are a number": (lambda r: r["sweep"].update(dataset=5), "sweep.dataset"),
+    "data that are a list": (lambda r: r["pretrain"]["tiny-clip"].update(data=["x"]), "pretrain.tiny-clip.data"),
     "unknown source": (lambda r: r["prepare"].update(mine={"source": "zip"}), "prepare.mine"),
     "template without a place": (
-        lambda r: r["prepare"].update(mine={"source": "folder", "path": ".", "templates": ["a photo"]}),
-        "prepare.mine.templates[0]",
+        lambda r: r["folders"].update(mine={"path": ".", "templates": ["a photo"]}),
+        "folders.mine.templates[0]",
     ),
 }
 

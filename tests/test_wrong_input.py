@@ -21,7 +21,7 @@ def by_hand(batch_size: str = "10", epsilon: str = "1") -> list[str]:
 COMMANDS = [
     (["params", "--nonsense"], "unrecognized arguments"),
     (["prepare"], "--dataset"),
-    (["prepare", "--dataset", "nope"], "'nope' is not in the section prepare"),
+    (["prepare", "--dataset", "nope"], "'nope' is in neither prepare nor folders"),
     (["pretrain", "--model", "nope"], "'nope' is not in the section pretrain"),
     (["pretrain", "--model", "tiny-clip"], "python -m stages.prepare --dataset font-digits"),
     (["calibrate"], "--epsilon is missing"),
@@ -31,6 +31,7 @@ COMMANDS = [
     (["calibrate", "--cell", CELL], "python -m stages.prepare --dataset mnist5k"),
     (["train", "--cell", "not-a-cell"], "is not a key"),
     (["train", "--cell", CELL.replace("eps-1", "eps-1.0")], "eps-1/seed-0"),
+    (["train", "--cell", CELL.replace("batch", "magic")], "method one of"),
     (["train", "--cell", CELL], "no calibration"),
     (["evaluate", "--cell", CELL], "stages.prepare --dataset mnist5k"),
     (["report"], "dvc repro"),
@@ -70,7 +71,7 @@ def test_a_broken_image_stops_prepare_with_its_name(project):
     (folder / "broken.png").write_bytes(b"not an image")
     (folder / "metadata.csv").write_text("file_name,label,split\nfine.png,cat,train\nbroken.png,dog,test\n")
     params = project.params()
-    params["prepare"]["photos"] = {"source": "folder", "path": "photos"}
+    params["folders"]["photos"] = {"path": "photos", "classes": ["cat", "dog"]}
     project.write_params(params)
     done = project.stage("prepare", "--dataset", "photos")
     assert done.returncode == 2 and "broken.png" in done.stderr and "fine.png" not in done.stderr

@@ -6,6 +6,7 @@ With --cell, writes the calibration of a cell of params.yaml. By hand, prints it
 """
 
 import argparse
+import math
 import os
 
 from stages import params
@@ -45,11 +46,14 @@ def of_cell(cell: Cell, p: params.Params) -> PrivacyFacts:
     if cell.is_private:
         from stages.calibrate.calibration import calibrate
 
+        n = Manifest.read(data_dir(cell.dataset)).n
+        if p.train.batch_size > n:
+            raise UserError(f"train.batch_size {p.train.batch_size} is over n = {n} of {cell.dataset}; lower it")
         guarantee = calibrate(
-            n=Manifest.read(data_dir(cell.dataset)).n,
+            n=n,
             batch_size=p.train.batch_size,
             epochs=p.train.epochs,
-            epsilon=cell.epsilon_number,
+            epsilon=float(cell.epsilon),
             method=cell.method,
             delta=p.privacy.delta_or_none,
             convention=p.privacy.convention,
@@ -66,8 +70,8 @@ def by_hand(args: argparse.Namespace):
         problems.append(f"--n must be at least 1; got {args.n}")
     elif args.n and args.batch_size is not None and not 1 <= args.batch_size <= args.n:
         problems.append(f"--batch-size must be between 1 and n={args.n}; got {args.batch_size}")
-    if args.epochs is not None and not args.epochs > 0:
-        problems.append(f"--epochs must be positive; got {args.epochs}")
+    if args.epochs is not None and not 0 < args.epochs < math.inf:
+        problems.append(f"--epochs must be positive and finite; got {args.epochs}")
     if args.delta is not None and not 0 < args.delta < 1:
         problems.append(f"--delta must be between 0 and 1; got {args.delta}")
     if args.epsilon is not None and canonical_epsilon(args.epsilon) in ("0", "inf"):

@@ -19,7 +19,7 @@ def main() -> None:
     data = PreparedSplit(data_dir(cell.dataset), "test")
     labels = Manifest.read(data_dir(cell.dataset)).labels
     clip = clips.load(cell.model_dir)
-    confusion = classification.evaluate(clip, data, labels, p.evaluate.batch_size, clips.device_of(p.train.device))
+    confusion = classification.evaluate(clip, data, labels, p.evaluate.batch_size, clips.device_of(p.compute.device))
 
     metrics = confusion.metrics()
     write_json(cell.metrics_json, metrics.model_dump())

@@ -4,7 +4,7 @@
     my-photos/cats/1.jpg            optional columns: split (train or test), unit (the id of the person or place)
 
 or one such folder for each split: my-photos/train/metadata.csv and my-photos/test/metadata.csv. Rows with the same
-file_name are texts of one image; rows with the same `unit` (by default the file name) are one privacy unit.
+file_name are texts of one image; rows with the same `unit` (by default the image itself) are one privacy unit.
 """
 
 import csv
@@ -28,16 +28,17 @@ class Photo:
     """One image and all that the metadata says of it."""
 
     path: Path
-    name: str  # as written in the metadata, for messages
+    name: str  # relative to the folder, in one spelling
     split: str
     unit: str
     label: str | None
     texts: list[str]
 
 
-def count_train_units(config: Folder) -> int:
+def quick_look(config: Folder) -> tuple[int, bool]:
+    """n and whether there are labels, from the metadata alone."""
     photos, _ = _read(config)
-    return len({p.unit for p in photos if p.split == "train"})
+    return len({p.unit for p in photos if p.split == "train"}), all(p.label is not None for p in photos)
 
 
 def load(config: Folder) -> Dataset:
@@ -53,7 +54,7 @@ def load(config: Folder) -> Dataset:
     def rows(split: str) -> Iterator[Row]:
         # Units stay together (stable sort), as the prepared format asks.
         for photo in sorted((p for p in photos if p.split == split), key=lambda p: p.unit):
-            label = labels.classes.index(photo.label) if labels and photo.label is not None else None
+            label = labels.classes.index(photo.label) if labels else None
             texts = tuple(photo.texts) or labels.captions(label)
             yield Row(photo.path.read_bytes(), texts, label, photo.unit)
 
@@ -66,15 +67,17 @@ def _read(config: Folder) -> tuple[list[Photo], list[str]]:
     if not root.is_dir():
         raise UserError(f"folder {config.path!r} does not exist; give the path of a folder with images and metadata")
     split_roots = {s: root / s for s in SPLITS if _metadata(root / s)}
-    photos: dict[tuple[str, str], Photo] = {}
+    photos: dict[str, Photo] = {}
     problems: list[str] = []
     for split, folder in split_roots.items() or [(None, root)]:
         for where, record in _records(folder):
-            _add(photos, problems, folder, where, record, split)
+            _add(photos, problems, root, folder, where, record, split)
     result = list(photos.values())
     if config.test_fraction is not None and not any(p.split == "test" for p in result):
         for photo in result:
             photo.split = "test" if _fraction_of(photo.unit) < config.test_fraction else "train"
+    if {p.label is None for p in result} == {True, False}:
+        problems += [f"{p.name}: no label, while other rows have one" for p in result if p.label is None]
     for split in SPLITS:
         if not any(p.split == split for p in result):
             problems.append(
@@ -96,60 +99,76 @@ def _records(folder: Path) -> Iterator[tuple[str, dict]]:
             if path.suffix == ".csv":
                 records = [(f"{path.name}:{i}", r) for i, r in enumerate(csv.DictReader(file), start=2)]
             else:
-                records = [
-                    (f"{path.name}:{i}", json.loads(line)) for i, line in enumerate(file, start=1) if line.strip()
-                ]
+                records = [(f"{path.name}:{i}", json.loads(line)) for i, line in enumerate(file, 1) if line.strip()]
     except (json.JSONDecodeError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read: {error}; it must be UTF-8 {path.suffix[1:].upper()}") from None
     if not records:
         raise UserError(f"{path} has no rows")
-    columns = set(records[0][1]) if isinstance(records[0][1], dict) else set()
-    if "file_name" not in columns or not columns & {"label", "text"}:
-        raise UserError(f"{path} must have the columns file_name and label or text; it has {sorted(map(str, columns))}")
+    for where, record in records:
+        columns = set(record) if isinstance(record, dict) else set()
+        if "file_name" not in columns or not columns & {"label", "text"}:
+            raise UserError(f"{where} must have file_name, and label or text; it has {sorted(map(str, columns))}")
     return iter(records)
 
 
-def _add(photos: dict, problems: list[str], folder: Path, where: str, record: dict, split: str | None) -> None:
-    def value(column: str) -> str | None:
-        found = record.get(column)
-        return None if found is None else str(found).strip()
-
-    name = value("file_name") or ""
-    path = folder / name
-    if not name or not path.resolve().is_relative_to(folder.resolve()):
-        problems.append(f"{where}: file_name {name!r} is empty or leaves the folder")
+def _add(
+    photos: dict[str, Photo], problems: list[str], root: Path, folder: Path, where: str, record: dict, split: str | None
+) -> None:
+    """Take one row into `photos`, or say what is wrong with it."""
+    values = {}
+    for column in ("file_name", "label", "text", "split", "unit"):
+        value = record.get(column)
+        if isinstance(value, list | dict):
+            problems.append(f"{where}: {column} must be one value; got {type(value).__name__} (write a row a text)")
+            return
+        values[column] = None if value is None else str(value).strip()
+    given = values["file_name"] or ""
+    path = (folder / given.replace("\0", "")).resolve()
+    if not given or not path.is_relative_to(folder.resolve()):
+        problems.append(f"{where}: file_name {given!r} is empty or leaves the folder")
         return
+    name = path.relative_to(root.resolve()).as_posix()  # ./a.png and a.png are one image, and so one unit
     if not path.is_file():
-        problems.append(f"{where}: file {name} does not exist")
+        problems.append(f"{where}: file {given} does not exist")
         return
-    split = split or value("split") or "train"
+    split = split or values["split"] or "train"
     if split not in SPLITS:
-        problems.append(f"{where}: split {split!r} of {name} is neither train nor test")
+        problems.append(f"{where}: split {split!r} of {given} is neither train nor test")
         return
-    if "text" in record and not value("text"):
-        problems.append(f"{where}: empty text for {name}")
-    if "label" in record and not value("label"):
-        problems.append(f"{where}: empty label for {name}")
-    photo = photos.setdefault((split, name), Photo(path, name, split, value("unit") or name, value("label"), []))
-    if photo.label != value("label") or photo.unit != (value("unit") or name):
-        problems.append(f"{where}: {name} is there twice with another label or unit")
-    if text := value("text"):
-        photo.texts.append(text)
+    problems += [
+        f"{where}: empty {column} for {given}"
+        for column in ("text", "label", "unit")
+        if record.get(column) is not None and not values[column]
+    ]
+    unit = values["unit"] or name
+    photo = photos.setdefault(name, Photo(path, name, split, unit, values["label"], []))
+    if (photo.label, photo.unit, photo.split) != (values["label"], unit, split):
+        problems.append(f"{where}: {given} is there twice, with another label, unit or split")
+    if values["text"]:
+        photo.texts.append(values["text"])
 
 
 def _labels(config: Folder, photos: list[Photo], problems: list[str]) -> Labels | None:
-    """Class names from params, or else the label strings. With class names given, a label may be its index."""
+    """Class names are public: they come from params or from the test split, never from the private records."""
     if all(p.label is None for p in photos):
         return None
     if config.classes is None:
-        classes = sorted({p.label for p in photos if p.label})
+        classes = sorted({p.label for p in photos if p.label and p.split == "test"})
     else:
         classes = config.classes
         for photo in photos:
-            if photo.label and photo.label.isdigit() and int(photo.label) < len(classes) and photo.label not in classes:
+            if (
+                photo.label
+                and photo.label not in classes
+                and photo.label.isdecimal()
+                and int(photo.label) < len(classes)
+            ):
                 photo.label = classes[int(photo.label)]
-            elif photo.label and photo.label not in classes:
-                problems.append(f"{photo.name}: label {photo.label!r} has no class name in `classes` of params.yaml")
+    problems += [
+        f"{p.name}: label {p.label!r} has no class name; list all classes in `classes` of params.yaml"
+        for p in photos
+        if p.label and p.label not in classes
+    ]
     return Labels(classes=tuple(classes), templates=tuple(config.templates))
 
 

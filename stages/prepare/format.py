@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from PIL import Image
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, computed_field
 
 from stages.atomic import new_folder, write_json
 from stages.errors import UserError
@@ -51,7 +51,7 @@ class Labels(BaseModel):
     templates: tuple[str, ...]
 
     def captions(self, label: int) -> tuple[str, ...]:
-        return tuple(template.format(self.classes[label]) for template in self.templates)
+        return tuple(template.replace("{}", self.classes[label]) for template in self.templates)
 
 
 class SplitFacts(BaseModel):
@@ -72,6 +72,7 @@ class Manifest(BaseModel):
     train: SplitFacts
     test: SplitFacts
 
+    @computed_field
     @property
     def n(self) -> int:
         return self.train.units
@@ -85,7 +86,7 @@ class Manifest(BaseModel):
         path = folder / "manifest.json"
         if not path.is_file():
             raise UserError(f"no prepared data in {folder}; run: python -m stages.prepare --dataset {folder.name}")
-        return cls.model_validate_json(path.read_text(encoding="utf-8"))
+        return cls.model_validate({k: v for k, v in json.loads(path.read_text(encoding="utf-8")).items() if k != "n"})
 
 
 @dataclass(frozen=True)

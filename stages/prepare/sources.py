@@ -4,23 +4,23 @@ from stages.params import Source
 from stages.prepare.format import Dataset
 
 
-def quick_facts(source: Source) -> int:
-    """n, the number of training units, without reading an image; a UserError if the source cannot be there."""
-    match source.source:
+def quick_look(source: Source) -> tuple[int, bool]:
+    """n and whether there are class labels, without reading an image; a UserError if the source is not there."""
+    match getattr(source, "source", "folder"):
         case "mnist5k":
             from stages.prepare import mnist5k
 
-            return mnist5k.TRAIN_UNITS
+            return mnist5k.TRAIN_UNITS, True
         case "font-digits":
-            return source.train
+            return source.train, True
         case "folder":
             from stages.prepare import folder
 
-            return folder.count_train_units(source)
+            return folder.quick_look(source)
 
 
 def load(source: Source) -> Dataset:
-    match source.source:
+    match getattr(source, "source", "folder"):
         case "mnist5k":
             from stages.prepare import mnist5k
 

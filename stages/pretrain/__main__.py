@@ -24,21 +24,21 @@ def main() -> None:
     if name not in p.pretrain:
         raise UserError(f"model {name!r} is not in the section pretrain of params.yaml; known: {', '.join(p.pretrain)}")
 
-    clip = pretrained(p.pretrain[name], p.train)
+    clip = pretrained(p.pretrain[name], p.compute.device)
     with new_folder(initial_model_dir(name)) as folder:
         clips.save(clip, folder)
 
 
-def pretrained(config: params.Pretrain, train: params.Train) -> clips.Clip:
+def pretrained(config: params.Pretrain, device_name: str) -> clips.Clip:
     torch.manual_seed(config.seed)
     rng = np.random.default_rng(config.seed)
     data = PreparedSplit(data_dir(config.data), "train")
     clip = clips.create(config.architecture)
     reader = BatchReader(data, clip)
-    device = clips.device_of(train.device)
+    device = clips.device_of(device_name)
     model = clip.model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.lr, total_steps=config.steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.lr, total_steps=config.steps, cycle_momentum=False)
 
     for _ in trange(config.steps, desc=f"pretrain on {config.data}", unit=" steps", disable=None):
         batch = reader.batch(rng.integers(data.units, size=config.batch_size), rng)

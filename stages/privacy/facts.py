@@ -1,4 +1,4 @@
-"""The public facts of a private run, as `privacy.json` holds them."""
+"""The public facts of a run: what was planned (privacy.json), and what was then done (training.json)."""
 
 from pathlib import Path
 from typing import Literal
@@ -57,4 +57,21 @@ class PrivacyFacts(BaseModel):
     def read(cls, path: Path) -> "PrivacyFacts":
         if not path.is_file():
             raise UserError(f"no calibration at {path}; run: dvc repro (or python -m stages.calibrate --help)")
+        return cls.model_validate_json(path.read_text(encoding="utf-8"))
+
+
+class TrainingFacts(BaseModel):
+    """Written beside the weights it is true of, so that a claim about them never comes from a newer calibration."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    cell: str
+    privacy: PrivacyFacts
+    train: dict | None  # the section of params.yaml that was used; None where nothing was trained
+    trained_parameters: int
+    key: Literal["none", "os", "fixed"]  # where the noise key came from; "fixed" can be recomputed by anyone
+
+    @classmethod
+    def read(cls, path: Path) -> "TrainingFacts":
+        if not path.is_file():
+            raise UserError(f"no trained model: {path} is missing; run: dvc repro")
         return cls.model_validate_json(path.read_text(encoding="utf-8"))

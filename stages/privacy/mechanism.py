@@ -19,7 +19,12 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation
 
-ROUNDING = 1e-6  # keeps the float32 result at or below C after its own rounding
+ROUNDING = 1e-6  # aims a little below C, so that float32 gets there in one turn
+
+
+def joint_norm(tensors: Sequence[torch.Tensor]) -> float:
+    """L2 norm of all tensors together, summed in float64."""
+    return torch.stack([torch.linalg.vector_norm(t, dtype=torch.float64).square() for t in tensors]).sum().sqrt().item()
 
 
 @dataclass(frozen=True)
@@ -49,16 +54,17 @@ class BatchClipping:
 
     def clip_(self, gradients: Sequence[torch.Tensor]) -> None:
         """Scale all tensors by one factor, in place, so that their joint norm is at most C."""
-        squares = [torch.linalg.vector_norm(g, dtype=torch.float64).square() for g in gradients]
-        norm = torch.stack(squares).sum().sqrt().item()
+        norm = joint_norm(gradients)
         if not math.isfinite(norm):
             # A gradient that is not finite says nothing and would break the bound: it counts as zero.
             for g in gradients:
                 g.zero_()
-        elif norm > self.clip_norm:
-            factor = self.clip_norm / norm * (1 - ROUNDING)
+            return
+        slack = ROUNDING
+        while norm > self.clip_norm:  # measured again: the scaled values are rounded, in bfloat16 coarsely
             for g in gradients:
-                g.mul_(factor)
+                g.mul_(self.clip_norm / norm * (1 - slack))
+            norm, slack = joint_norm(gradients), 4 * slack
 
     def add_noise_(self, gradients: Sequence[torch.Tensor], stream: np.random.Generator) -> None:
         """Add sigma * C * N(0, I), drawn in float32 whatever the model computes in."""

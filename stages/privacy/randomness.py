@@ -4,7 +4,7 @@ A key is 256 secret bits from the operating system. The stream for (purpose, ste
 step that is run again draws the same sample and the same noise instead of a second, fresh one. Whoever knows the key
 can subtract the noise: it is never written to an output, a log or a parameter.
 
-    >>> key = Key.fixed_for_tests(7)
+    >>> key = Key.from_seed(7)
     >>> key.stream("noise", 3).standard_normal(2) == key.stream("noise", 3).standard_normal(2)
     array([ True,  True])
     >>> key
@@ -28,8 +28,8 @@ class Key:
         return cls("os", secrets.token_bytes(32))
 
     @classmethod
-    def fixed_for_tests(cls, seed: int) -> "Key":
-        """Anyone can recompute this key, so noise drawn with it hides nothing: non-private runs and tests only."""
+    def from_seed(cls, seed: int) -> "Key":
+        """Anyone can recompute this key, so noise drawn with it hides nothing: for non-private runs and tests."""
         return cls("fixed", hashlib.blake2b(f"fixed key {seed}".encode(), digest_size=32).digest())
 
     def stream(self, purpose: str, step: int) -> np.random.Generator:

@@ -1,16 +1,13 @@
 """Results of the sweep -> report/: table.md, table.csv and a privacy-utility plot for each dataset and model."""
 
 import argparse
-from pathlib import Path
 
 from stages import params
 from stages.atomic import new_file, new_folder, write_text
 from stages.errors import UserError, run
 from stages.report import plot
+from stages.report.paths import CSV, PLOTS, TABLE
 from stages.report.table import markdown, read_outcome, summarise
-
-REPORT = Path("report")
-TABLE, CSV, PLOTS = REPORT / "table.md", REPORT / "table.csv", REPORT / "plots"
 
 
 def main() -> None:
@@ -26,7 +23,7 @@ def main() -> None:
     with new_folder(PLOTS) as folder:
         for (task, dataset, model), sweep in summary.groupby(["task", "dataset", "model"]):
             plot.draw(sweep, folder / f"{task}-{dataset}-{model}.png")
-    show()
+    print(f"wrote {TABLE}, {CSV} and {PLOTS}; see them with: python -m stages.report --show")
 
 
 def show() -> None:

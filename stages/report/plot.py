@@ -1,5 +1,6 @@
 """Privacy against utility: one picture a sweep, log-x, with zero-shot and non-private as lines."""
 
+import math
 from pathlib import Path
 
 import matplotlib
@@ -16,7 +17,8 @@ def draw(sweep: pd.DataFrame, path: Path) -> None:
     first = sweep.iloc[0]
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
     for method, rows in sweep.groupby("method", sort=False):
-        private = rows[~rows["epsilon"].isin(["0", "inf"])].sort_values("epsilon_sound")
+        private = rows[~rows["epsilon"].isin(["0", "inf"]) & rows["epsilon_sound"].lt(math.inf)]
+        private = private.sort_values("epsilon_sound")
         if private.empty:
             continue
         bars = [private["mean"] - private["low"], private["high"] - private["mean"]]
@@ -33,7 +35,7 @@ def draw(sweep: pd.DataFrame, path: Path) -> None:
         for value in sweep[sweep["epsilon"] == epsilon]["mean"].head(1):
             axes.axhline(value, color="gray", linestyle=style, label=f"{name}: {value:.1f}%")
     axes.set_xscale("log")
-    ticks = sorted(e for e in sweep["epsilon_sound"].unique() if 0 < e < float("inf"))
+    ticks = sorted(e for e in sweep["epsilon_sound"].unique() if 0 < e < math.inf)
     axes.set_xticks(ticks, [f"{t:.3g}" for t in ticks], minor=False)
     axes.minorticks_off()
     trials = int(sweep["trials"].max())

@@ -9,6 +9,7 @@ cell that was trained again replaces its run. The store is MLFLOW_TRACKING_URI, 
 import argparse
 import hashlib
 import logging
+import math
 import os
 import subprocess
 import tempfile
@@ -22,26 +23,36 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, Schema
 from tqdm import tqdm
 
 from stages import params
 from stages.atomic import write_json
-from stages.errors import run
+from stages.errors import UserError, run
 from stages.keys import Cell, data_dir
 from stages.prepare.format import Manifest
-from stages.report.__main__ import CSV, PLOTS, REPORT, TABLE
 from stages.report.fingerprint import fingerprint
-from stages.report.statement import statement
+from stages.report.paths import CSV, PLOTS, PUBLISHED, TABLE
+from stages.report.statement import guarantee_tag, paper_epsilon, sound_epsilon, statement
 from stages.report.table import Outcome, read_outcome
 
 STORE = "sqlite:///mlflow.db"
-PUBLISHED = REPORT / "published.json"
 SIGNATURE = ModelSignature(
     Schema([ColSpec("string", "image")]), Schema([ColSpec("string", "label"), ColSpec("double", "similarity")])
 )
-REQUIREMENTS = ("torch", "open_clip_torch", "transformers", "pydantic", "pyarrow", "pandas", "pillow", "tqdm")
+REQUIREMENTS = (
+    "torch",
+    "torchvision",
+    "open_clip_torch",
+    "transformers",
+    "pydantic",
+    "pyarrow",
+    "pandas",
+    "pillow",
+    "tqdm",
+)
 
 
 def main() -> None:
@@ -54,11 +65,10 @@ def main() -> None:
     mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI", STORE))
     p = params.load()
     outcomes = [read_outcome(cell) for cell in p.cells()]
-    models = {}
-    for outcome in tqdm(outcomes, desc="publish to MLflow", unit=" runs", disable=None):
-        models[str(outcome.cell)] = Publisher(p, outcome).publish()
-    for sweep in dict.fromkeys(o.cell.sweep for o in outcomes):
-        publish_report(next(o.cell for o in outcomes if o.cell.sweep == sweep))
+    try:
+        models = publish(outcomes, first_seed=p.sweep.seed[0])
+    except MlflowException as error:
+        raise UserError(f"MLflow at {mlflow.get_tracking_uri()} says: {error}") from error
     write_json(PUBLISHED, models)
     print(f"{len(models)} runs are in {mlflow.get_tracking_uri()}; look at them with: make ui")
 
@@ -70,33 +80,55 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message=".*input example was not provided")  # the signature is written out
 
 
+def publish(outcomes: list[Outcome], first_seed: int) -> dict[str, str]:
+    """Bring MLflow in line with the files; returns where each cell's model can be loaded from."""
+    client = MlflowClient()
+    models = {}
+    for outcome in tqdm(outcomes, desc="publish to MLflow", unit=" runs", disable=None):
+        publisher = Publisher(client, outcome)
+        version = publisher.publish()
+        models[str(outcome.cell)] = f"models:/{publisher.registered}/{version}"
+        # An alias names one model: the first seed's. The best one's would be a choice made on the test split.
+        if outcome.cell.seed == first_seed:
+            client.set_registered_model_alias(publisher.registered, alias(outcome.cell), version)
+    for sweep in {o.cell.sweep: o.cell for o in outcomes}.values():
+        publish_report(client, sweep)
+    return models
+
+
 class Publisher:
     """Brings one cell's run and model version in line with its files."""
 
-    def __init__(self, p: params.Params, outcome: Outcome):
-        self.params, self.outcome, self.cell = p, outcome, outcome.cell
-        self.client = MlflowClient()
-        self.content = content_hash(self.cell, p)
+    def __init__(self, client: MlflowClient, outcome: Outcome):
+        self.client, self.outcome, self.cell = client, outcome, outcome.cell
+        self.content = content_hash(outcome)
+        self.tag = guarantee_tag(outcome.training)
         self.registered = f"dp-clip.{self.cell.sweep.replace('/', '.')}.{self.cell.method}"
 
     def publish(self) -> str:
-        """The URI under which the model can be loaded."""
+        """The version of the cell's model. A run that is there with the same content is left alone."""
         runs = find_runs(self.client, self.cell, {"cell": str(self.cell)})
         current = [r for r in runs if r.data.tags.get("content") == self.content]
         for stale in [r for r in runs if r not in current[:1]]:
             self._remove(stale)
-        if not current:
-            self._log()
-        return f"models:/{self.registered}@{alias(self.cell)}"
+        if current:
+            return next(v.version for v in self._versions() if v.run_id == current[0].info.run_id)
+        return self._log()
+
+    def _versions(self) -> list:
+        return self.client.search_model_versions(f"name = '{self.registered}'")
 
     def _remove(self, stale: Run) -> None:
-        for version in self.client.search_model_versions(f"name = '{self.registered}'"):
+        """Weights of an earlier training must not stay beside the new ones (`mlflow gc` erases what is deleted)."""
+        for version in self._versions():
             if version.run_id == stale.info.run_id:
                 self.client.delete_model_version(self.registered, version.version)
+        for model in stale.outputs.model_outputs if stale.outputs else []:
+            self.client.delete_logged_model(model.model_id)
         self.client.delete_run(stale.info.run_id)
 
-    def _log(self) -> None:
-        cell, o = self.cell, self.outcome
+    def _log(self) -> str:
+        cell = self.cell
         parent = parent_run(self.client, cell)
         with mlflow.start_run(
             experiment_id=parent.info.experiment_id,
@@ -107,13 +139,14 @@ class Publisher:
         ):
             mlflow.log_params(self._params())
             mlflow.log_metrics(self._metrics())
-            mlflow.log_text(statement(o.facts, o.training), "privacy-statement.txt")
-            for path in (cell.privacy_json, cell.training_json, cell.metrics_json, cell.details_json, cell.picture):
+            mlflow.log_text(statement(self.outcome.training), "privacy-statement.txt")
+            for path in (cell.training_json, cell.metrics_json, cell.details_json, cell.picture):
                 mlflow.log_artifact(str(path))
-            self._log_model()
+            version = self._log_model()
             mlflow.set_tag("content", self.content)  # last: a run without it was interrupted, and is made again
+        return version
 
-    def _log_model(self) -> None:
+    def _log_model(self) -> str:
         labels = Manifest.read(data_dir(self.cell.dataset)).labels
         with tempfile.TemporaryDirectory() as folder:
             labels_json = Path(folder) / "labels.json"
@@ -125,38 +158,30 @@ class Publisher:
                 code_paths=["stages"],
                 signature=SIGNATURE,
                 pip_requirements=_pinned(REQUIREMENTS),
-                metadata={"cell": str(self.cell), "guarantee": self.outcome.tag},
+                metadata={"cell": str(self.cell), "guarantee": self.tag},
             )
         if not self.client.search_registered_models(f"name = '{self.registered}'"):
             self.client.create_registered_model(self.registered)
-        version = self.client.create_model_version(
-            self.registered,
-            info.model_uri,
-            run_id=info.run_id,
-            model_id=info.model_id,
-            tags={"cell": str(self.cell), "guarantee": self.outcome.tag},
-        )
-        # An alias names one model: the first seed's. The best one's would be a choice made on the test split.
-        if self.cell.seed == self.params.sweep.seed[0]:
-            self.client.set_registered_model_alias(self.registered, alias(self.cell), version.version)
+        tags = {"cell": str(self.cell), "guarantee": self.tag}
+        return self.client.create_model_version(
+            self.registered, info.model_uri, run_id=info.run_id, model_id=info.model_id, tags=tags
+        ).version
 
     def _params(self) -> dict:
-        """Epsilons are numbers, so that the page sorts and plots them; a non-private run has only the tag."""
-        cell, o, g = self.cell, self.outcome, self.outcome.facts.guarantee
-        values = {
-            "dataset": cell.dataset,
-            "model": cell.model,
-            "method": cell.method,
-            "seed": cell.seed,
+        """Epsilons are numbers, so that the page sorts and plots them; where there is no bound there is none."""
+        cell, training, g = self.cell, self.outcome.training, self.outcome.training.privacy.guarantee
+        values = {"dataset": cell.dataset, "model": cell.model, "method": cell.method, "seed": cell.seed}
+        epsilons = {
+            "epsilon": float(cell.epsilon),
+            "epsilon_sound": sound_epsilon(training),
+            "epsilon_paper": paper_epsilon(training),
         }
-        if cell.epsilon != "inf":
-            values |= {"epsilon": cell.epsilon, "epsilon_sound": o.epsilon_sound, "epsilon_paper": o.epsilon_paper}
-        if cell.epsilon != "0":
-            values |= {f"train.{key}": value for key, value in self.params.train.model_dump().items()}
+        values |= {name: f"{value:.10g}" for name, value in epsilons.items() if value < math.inf}
+        values |= {f"train.{key}": value for key, value in (training.train or {}).items()}
         if g is not None:
             facts = ("delta", "sigma", "z", "q", "n", "accountant", "adjacency", "convention", "sampler", "sensitivity")
             values |= {f"privacy.{name}": getattr(g, name) for name in facts}
-            values |= {"privacy.T": g.steps, "privacy.clip_norm": o.training["clip_norm"]}
+            values |= {"privacy.T": g.steps, "privacy.clip_norm": training.train["clip_norm"]}
         return values
 
     def _metrics(self) -> dict[str, float]:
@@ -168,8 +193,8 @@ class Publisher:
         return {
             "cell": str(c),
             "epsilon": c.epsilon,
-            "guarantee": self.outcome.tag,
-            "data_hash": fingerprint(Manifest.read(data_dir(c.dataset)).data_hash),
+            "guarantee": self.tag,
+            "data_fingerprint": fingerprint(Manifest.read(data_dir(c.dataset)).data_hash),
             "git_commit": git_commit(),
             "dvc_stage": f"train@{c.task}-{c.dataset}-{c.model}-{c.method}-{c.epsilon}-{c.seed}",
         }
@@ -183,6 +208,11 @@ def alias(cell: Cell) -> str:
 def experiment_id(client: MlflowClient, cell: Cell) -> str:
     name = f"dp-clip {cell.task}"
     found = client.get_experiment_by_name(name)
+    if found is not None and found.lifecycle_stage == "deleted":
+        raise UserError(
+            f"the experiment {name!r} was deleted in MLflow; bring it back with: "
+            f"mlflow experiments restore --experiment-id {found.experiment_id} (or erase it with: mlflow gc)"
+        )
     if found is not None:
         return found.experiment_id
     # A local store keeps its artifacts beside it; a server decides for itself.
@@ -209,19 +239,19 @@ def parent_run(client: MlflowClient, cell: Cell) -> Run:
     return created
 
 
-def publish_report(cell: Cell) -> None:
-    client = MlflowClient()
+def publish_report(client: MlflowClient, cell: Cell) -> None:
     run_id = parent_run(client, cell).info.run_id
     for path in (TABLE, CSV, PLOTS / f"{cell.sweep.replace('/', '-')}.png"):
         client.log_artifact(run_id, str(path))
     client.set_tag(run_id, "mlflow.note.content", TABLE.read_text(encoding="utf-8"))
 
 
-def content_hash(cell: Cell, p: params.Params) -> str:
-    """Of all that is published for a cell. The git commit is left out: it changes without the cell changing."""
-    digest = hashlib.sha256(p.train.model_dump_json().encode())
-    files = [cell.privacy_json, cell.training_json, cell.metrics_json, cell.details_json]
-    for path in [*files, *sorted(cell.model_dir.iterdir())]:
+def content_hash(outcome: Outcome) -> str:
+    """Of what is published for a cell: its files and what is said of them. The git commit changes without it."""
+    cell = outcome.cell
+    digest = hashlib.sha256(statement(outcome.training).encode())
+    files = [cell.training_json, cell.metrics_json, cell.details_json, *sorted(cell.model_dir.iterdir())]
+    for path in files:
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 

@@ -41,12 +41,16 @@ class Classifier(mlflow.pyfunc.PythonModel):
 def _image(value: str):
     from PIL import Image
 
-    if len(value) < 4096 and Path(value).is_file():
-        return Image.open(value).convert("RGB")
-    try:
-        return Image.open(io.BytesIO(base64.b64decode(value, validate=True))).convert("RGB")
-    except (binascii.Error, OSError):
-        raise ValueError(f"not an image file, and not an image in base64: {value[:80]!r}") from None
+    for source in (_decoded, str):
+        try:
+            return Image.open(source(value)).convert("RGB")
+        except (binascii.Error, OSError, ValueError):
+            continue
+    raise ValueError(f"not an image file, and not an image in base64: {value[:80]!r}")
+
+
+def _decoded(value: str) -> io.BytesIO:
+    return io.BytesIO(base64.b64decode(value, validate=True))
 
 
 mlflow.models.set_model(Classifier())

@@ -1,6 +1,5 @@
 """The results of a sweep, one row a (dataset, model, method, epsilon) with mean and deviation over seeds."""
 
-import json
 import math
 import statistics
 from collections.abc import Iterable
@@ -8,11 +7,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from stages.errors import UserError
 from stages.evaluate.results import Metrics
 from stages.keys import Cell
-from stages.privacy.facts import PrivacyFacts
-from stages.report.statement import guarantee_tag
+from stages.privacy.facts import TrainingFacts
+from stages.report.statement import guarantee_tag, paper_epsilon, round_up, sound_epsilon
 
 
 @dataclass(frozen=True)
@@ -21,27 +19,11 @@ class Outcome:
 
     cell: Cell
     metrics: Metrics
-    facts: PrivacyFacts
-    training: dict
-
-    @property
-    def tag(self) -> str:
-        return guarantee_tag(self.facts, self.training.get("key"))
-
-    @property
-    def epsilon_sound(self) -> float:
-        return self.facts.guarantee.epsilon if self.facts.guarantee else self.cell.epsilon_number
-
-    @property
-    def epsilon_paper(self) -> float:
-        return self.facts.guarantee.epsilon_paper if self.facts.guarantee else self.cell.epsilon_number
+    training: TrainingFacts
 
 
 def read_outcome(cell: Cell) -> Outcome:
-    if not cell.training_json.is_file():
-        raise UserError(f"no result for {cell}: {cell.training_json} is missing; run: dvc repro")
-    training = json.loads(cell.training_json.read_text(encoding="utf-8"))
-    return Outcome(cell, Metrics.read(cell.metrics_json), PrivacyFacts.read(cell.privacy_json), training)
+    return Outcome(cell, Metrics.read(cell.metrics_json), TrainingFacts.read(cell.training_json))
 
 
 def summarise(outcomes: Iterable[Outcome]) -> pd.DataFrame:
@@ -59,7 +41,7 @@ def summarise(outcomes: Iterable[Outcome]) -> pd.DataFrame:
             low, high = mean - std, mean + std
         else:
             low, high = 100 * first.metrics.low, 100 * first.metrics.high
-        g = first.facts.guarantee
+        g = first.training.privacy.guarantee
         rows.append(
             {
                 "task": task,
@@ -67,8 +49,8 @@ def summarise(outcomes: Iterable[Outcome]) -> pd.DataFrame:
                 "model": model,
                 "method": method,
                 "epsilon": epsilon,
-                "epsilon_sound": first.epsilon_sound,
-                "epsilon_paper": first.epsilon_paper,
+                "epsilon_sound": sound_epsilon(first.training),
+                "epsilon_paper": paper_epsilon(first.training),
                 "delta": g.delta if g else math.nan,
                 "sigma": g.sigma if g else math.nan,
                 "score": first.metrics.primary,
@@ -77,7 +59,7 @@ def summarise(outcomes: Iterable[Outcome]) -> pd.DataFrame:
                 "low": low,
                 "high": high,
                 "trials": len(scores),
-                "guarantee": first.tag,
+                "guarantee": guarantee_tag(first.training),
             }
         )
     return pd.DataFrame(rows)
@@ -101,7 +83,7 @@ def markdown(summary: pd.DataFrame) -> str:
         trials = int(table["trials"].max())
         parts.append(f"**{task}, {model}**: {score} in % on the test split, {_trials(trials)}\n\n" + "\n".join(lines))
     unsound = summary[summary["guarantee"].str.contains("not sound|tests only")]
-    notes = [f"Not a sound guarantee: {dict.fromkeys(unsound['guarantee'])}"] if len(unsound) else []
+    notes = [f"NOT A SOUND GUARANTEE: {'; '.join(unsound['guarantee'].unique())}."] if len(unsound) else []
     notes.append(
         "Sound epsilon: sensitivity 2C, the smaller of RDP and PLD. Paper's epsilon: what the paper's convention "
         "(sensitivity C, RDP) would claim for the same noise."
@@ -114,15 +96,11 @@ def _cells(chosen: pd.DataFrame) -> list[str]:
         return ["", "", ""]
     row = chosen.iloc[0]
     value = f"{row['mean']:.2f}" + ("" if math.isnan(row["std"]) else f" ± {row['std']:.2f}")
-    return [value, _number(row["epsilon_sound"]), _number(row["epsilon_paper"])]
+    return [value, round_up(row["epsilon_sound"], 3), round_up(row["epsilon_paper"], 3)]
 
 
 def _name(epsilon: str) -> str:
     return {"0": "0 (zero-shot)", "inf": "inf (non-private)"}.get(epsilon, epsilon)
-
-
-def _number(value: float) -> str:
-    return "inf" if math.isinf(value) else f"{value:.3g}"
 
 
 def _trials(count: int) -> str:

@@ -12,8 +12,8 @@ from stages.models import clip as clips
 from stages.models.batches import BatchReader
 from stages.models.losses import clip_loss
 from stages.prepare.format import PreparedSplit
-from stages.privacy.facts import Guarantee, PrivacyFacts
-from stages.privacy.mechanism import METHODS
+from stages.privacy.facts import PrivacyFacts, TrainingFacts
+from stages.privacy.mechanism import METHODS, BatchClipping
 from stages.privacy.randomness import Key
 from stages.privacy.sampling import PoissonSampling
 from stages.train.loop import train
@@ -26,32 +26,28 @@ def main() -> None:
     facts = PrivacyFacts.read(cell.privacy_json)
     clip = clips.load(initial_model_dir(cell.model))
 
-    training = {"cell": str(cell)}
+    training = TrainingFacts(cell=str(cell), privacy=facts, train=None, trained_parameters=0, key="none")
     if cell.epsilon != "0":
-        training |= fine_tune(clip, cell, p, facts.guarantee)
+        training = fine_tune(clip, cell, p, facts)
     with new_folder(cell.model_dir) as folder:
         clips.save(clip, folder)
-    write_json(cell.training_json, training)
+    write_json(cell.training_json, training.model_dump())
 
 
-def fine_tune(clip: clips.Clip, cell: Cell, p: params.Params, guarantee: Guarantee | None) -> dict:
+def fine_tune(clip: clips.Clip, cell: Cell, p: params.Params, facts: PrivacyFacts) -> TrainingFacts:
     """Train in place; returns the public facts of the training."""
     data = PreparedSplit(data_dir(cell.dataset), "train")
     sampling = PoissonSampling(data.units, p.train.batch_size)
     steps = sampling.steps(p.train.epochs)
-    mechanism = None
-    if guarantee is not None:
-        if (guarantee.n, guarantee.q, guarantee.steps) != (sampling.n, sampling.q, steps):
-            raise UserError(f"{cell.privacy_json} was made for other data, batch size or epochs; run: dvc repro")
-        mechanism = METHODS[cell.method](p.train.clip_norm, guarantee.sigma)
+    mechanism = mechanism_of(cell, facts, p.train.clip_norm, sampling, steps)
+    key = choose_key(cell, p.privacy)
 
-    device = clips.device_of(p.train.device)
+    device = clips.device_of(p.compute.device)
     model = clip.model.to(device)
     parameters = clips.trainable_parameters(model, p.train.trainable)
     optimizer = torch.optim.AdamW(
         parameters.values(), lr=p.train.lr, betas=p.train.betas, eps=p.train.eps, weight_decay=p.train.weight_decay
     )
-    key = choose_key(cell, p.privacy)
     train(
         model,
         parameters,
@@ -63,20 +59,33 @@ def fine_tune(clip: clips.Clip, cell: Cell, p: params.Params, guarantee: Guarant
         mechanism,
         key,
     )
-    return {
-        "steps": steps,
-        "trained_parameters": sum(parameter.numel() for parameter in parameters.values()),
-        "clip_norm": mechanism and mechanism.clip_norm,
-        "sigma": mechanism and mechanism.sigma,
-        "key": key.origin,
-    }
+    return TrainingFacts(
+        cell=str(cell),
+        privacy=facts,
+        train=p.train.model_dump(),
+        trained_parameters=sum(parameter.numel() for parameter in parameters.values()),
+        key=key.origin,
+    )
+
+
+def mechanism_of(
+    cell: Cell, facts: PrivacyFacts, clip_norm: float, sampling: PoissonSampling, steps: int
+) -> BatchClipping | None:
+    """The mechanism that the calibration is for; None without privacy. A calibration for anything else is refused."""
+    g = facts.guarantee
+    planned = (facts.target, facts.method, g and (g.n, g.q, g.steps, g.sensitivity, g.sampler))
+    method = METHODS[cell.method]
+    needed = (sampling.n, sampling.q, steps, method.sensitivity_factor, sampling.name) if cell.is_private else None
+    if planned != (cell.epsilon, cell.method, needed):
+        raise UserError(f"{cell.privacy_json} was made for other data, values or another cell; run: dvc repro")
+    return method(clip_norm, g.sigma) if g else None
 
 
 def choose_key(cell: Cell, privacy: params.Privacy) -> Key:
     """A secret from the operating system; only non-private runs and tests repeat themselves."""
     if privacy.unsafe_noise_seed is not None:
-        return Key.fixed_for_tests(privacy.unsafe_noise_seed + cell.seed)
-    return Key.from_os() if cell.is_private else Key.fixed_for_tests(cell.seed)
+        return Key.from_seed(privacy.unsafe_noise_seed + cell.seed)
+    return Key.from_os() if cell.is_private else Key.from_seed(cell.seed)
 
 
 if __name__ == "__main__":

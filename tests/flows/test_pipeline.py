@@ -13,6 +13,8 @@ import pytest
 from flows.processes import Processes, Stopped
 from tests.conftest import SWEEP_STAGES, Project
 
+pytestmark = pytest.mark.xdist_group("pipeline")  # the finished project is made once
+
 FLOW = (sys.executable, "-m", "flows.pipeline")
 
 

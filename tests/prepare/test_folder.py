@@ -12,7 +12,7 @@ from stages.prepare.format import PreparedSplit, write
 
 
 def config(path: Path, **more) -> Folder:
-    return Folder(source="folder", path=str(path), **more)
+    return Folder(path=str(path), **more)
 
 
 def make(root: Path, records: list[dict], name: str = "metadata.csv") -> Path:
@@ -44,7 +44,9 @@ def prepared(tmp_path: Path, source: Folder) -> dict[str, list]:
 @pytest.mark.parametrize("name", ["metadata.csv", "metadata.jsonl"])
 def test_labels_become_classes_and_captions(tmp_path, name):
     root = make(tmp_path / "in", animals(), name)
-    splits = prepared(tmp_path, config(root, test_fraction=0.3, templates=["a photo of a {}.", "one {}."]))
+    splits = prepared(
+        tmp_path, config(root, test_fraction=0.3, classes=["cat", "dog"], templates=["a photo of a {}.", "one {}."])
+    )
     everything = splits["train"] + splits["test"]
     assert len(everything) == 10 and splits["train"] and splits["test"]
     for row in everything:
@@ -55,9 +57,9 @@ def test_labels_become_classes_and_captions(tmp_path, name):
 
 def test_a_split_for_each_folder(tmp_path):
     make(tmp_path / "in" / "train", animals(4))
-    make(tmp_path / "in" / "test", [{"file_name": "q.png", "label": "dog"}])
+    make(tmp_path / "in" / "test", animals(2))  # the same names: other files all the same
     splits = prepared(tmp_path, config(tmp_path / "in"))
-    assert (len(splits["train"]), len(splits["test"])) == (4, 1)
+    assert (len(splits["train"]), len(splits["test"])) == (4, 2)
 
 
 def test_several_texts_of_an_image_and_units_of_several_images(tmp_path):
@@ -70,7 +72,7 @@ def test_several_texts_of_an_image_and_units_of_several_images(tmp_path):
     source = config(make(tmp_path / "in", records))
     splits = prepared(tmp_path, source)
     assert [(r.unit, r.texts) for r in splits["train"]] == [("ann", ("one", "two")), ("ann", ("three",))]
-    assert sources.quick_facts(source) == 1
+    assert sources.quick_look(source) == (1, False)
 
 
 def test_the_split_of_a_unit_does_not_depend_on_the_other_rows(tmp_path):
@@ -115,7 +117,7 @@ def test_integer_labels_are_indices_of_the_class_names(tmp_path):
     [
         (None, "neither metadata.csv nor metadata.jsonl"),
         ("", "has no rows"),
-        ("name,label\na.png,cat\n", "must have the columns file_name"),
+        ("name,label\na.png,cat\n", "must have file_name"),
         ("file_name,size\na.png,3\n", "label or text"),
     ],
 )
@@ -126,9 +128,64 @@ def test_unusable_metadata_gives_one_error(tmp_path, content, words):
         folder.load(config(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('["a.png"]', "must have file_name"),
+        ('{"file_name": "a.png"}', "label or text"),
+        ('{"file_name": "a.png", "text": ["x", "y"]}', "text must be one value"),
+        ('{"file_name": "c\\u0000.png", "text": "x"}', "does not exist"),
+        ('{"file_name": "a.png", "text": "x", "unit": " "}', "empty unit"),
+        ('{"file_name": "a.png", "text": "x", "split": "dev"}', "neither train nor test"),
+        ("not json", "cannot be read"),
+    ],
+)
+def test_an_unusable_row_is_named(tmp_path, line, words):
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    good = '{"file_name": "b.png", "text": "fine"}'
+    (tmp_path / "metadata.jsonl").write_text(f"{good}\n{line}\n")
+    with pytest.raises(UserError, match=words):
+        folder.load(config(tmp_path, test_fraction=0.5))
+
+
+def test_class_names_never_come_from_the_private_split(tmp_path):
+    records = [
+        {"file_name": "1.png", "label": "cat", "split": "test"},
+        {"file_name": "2.png", "label": "cat", "split": "train"},
+        {"file_name": "3.png", "label": "a rare illness", "split": "train"},
+    ]
+    root = make(tmp_path / "in", records)
+    with pytest.raises(UserError, match=r"3\.png: label 'a rare illness' has no class name"):
+        folder.load(config(root))
+    assert folder.load(config(root, classes=["cat", "a rare illness"])).labels.classes == ("cat", "a rare illness")
+
+
+def test_two_spellings_of_a_file_are_one_image(tmp_path):
+    records = [
+        {"file_name": "a.png", "text": "one", "split": "train"},
+        {"file_name": "./a.png", "text": "two", "split": "train"},
+        {"file_name": "b.png", "text": "three", "split": "test"},
+    ]
+    splits = prepared(tmp_path, config(make(tmp_path / "in", records)))
+    assert [row.texts for row in splits["train"]] == [("one", "two")]
+    records[1]["split"] = "test"
+    with pytest.raises(UserError, match="there twice"):
+        folder.load(config(make(tmp_path / "in", records)))
+
+
+def test_a_row_without_label_among_labelled_ones_is_named(tmp_path):
+    root = make(tmp_path / "in", animals(6), "metadata.jsonl")
+    with (root / "metadata.jsonl").open("a") as file:
+        Image.new("RGB", (4, 4)).save(root / "x.png")
+        file.write('\n{"file_name": "x.png", "text": "no label"}')
+    with pytest.raises(UserError, match=r"x\.png: no label"):
+        folder.load(config(root, classes=["cat", "dog"], test_fraction=0.5))
+
+
 def test_a_folder_without_test_rows_says_how_to_get_some(tmp_path):
     with pytest.raises(UserError, match="test_fraction"):
-        folder.load(config(make(tmp_path / "in", animals())))
+        folder.load(config(make(tmp_path / "in", animals()), classes=["cat", "dog"]))
 
 
 def test_real_photos_with_captions_load(tmp_path, shared_data):

@@ -58,6 +58,6 @@ def test_font_digits_vary_and_follow_their_seed(tmp_path):
     assert all(np.asarray(row.pixels()).max() > 150 for row in rows), "a digit must be visible"
 
 
-def test_quick_facts_are_the_number_of_training_units(mnist):
-    assert sources.quick_facts(Mnist5k(source="mnist5k")) == Manifest.read(mnist).n
-    assert sources.quick_facts(FontDigits(source="font-digits", train=40, test=10, seed=0)) == 40
+def test_a_quick_look_tells_the_number_of_training_units(mnist):
+    assert sources.quick_look(Mnist5k(source="mnist5k")) == (Manifest.read(mnist).n, True)
+    assert sources.quick_look(FontDigits(source="font-digits", train=40, test=10, seed=0)) == (40, True)

@@ -52,6 +52,22 @@ def test_a_gradient_beyond_float32_range_is_still_clipped_to_C():
     assert joint_norm(huge) == pytest.approx(1.0, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "gradient",
+    [
+        torch.full((1_000_000,), 3.3e38),  # the factor is a subnormal float32
+        torch.randn(100_000, generator=torch.Generator().manual_seed(0)).bfloat16(),
+        torch.randn(1_000_000, generator=torch.Generator().manual_seed(0)),
+    ],
+    ids=["huge", "bfloat16", "float32"],
+)
+@pytest.mark.parametrize("clip_norm", [0.01, 1.0])
+def test_the_bound_holds_to_the_last_digit(gradient, clip_norm):
+    clipped = [gradient.clone()]
+    BatchClipping(clip_norm, sigma=1.0).clip_(clipped)
+    assert 0.98 * clip_norm < joint_norm(clipped) <= clip_norm
+
+
 def test_zero_gradient_stays_zero():
     zero = [torch.zeros(10)]
     BatchClipping(clip_norm=1.0, sigma=1.0).clip_(zero)
@@ -82,8 +98,8 @@ def test_noise_differs_between_steps_and_tensors():
 
 def test_noise_is_drawn_in_float32_when_the_gradient_is_bfloat16():
     tensor = torch.zeros(1000, dtype=torch.bfloat16)
-    BatchClipping(clip_norm=1.0, sigma=1.0).add_noise_([tensor], Key.fixed_for_tests(0).stream("noise", 0))
-    expected = Key.fixed_for_tests(0).stream("noise", 0).standard_normal(1000, dtype=np.float32)
+    BatchClipping(clip_norm=1.0, sigma=1.0).add_noise_([tensor], Key.from_seed(0).stream("noise", 0))
+    expected = Key.from_seed(0).stream("noise", 0).standard_normal(1000, dtype=np.float32)
     assert torch.equal(tensor, torch.from_numpy(expected).to(torch.bfloat16))
 
 

@@ -49,7 +49,7 @@ class Run:
             PoissonSampling(data.units, batch_size),
             steps,
             mechanism,
-            key or Key.fixed_for_tests(0),
+            key or Key.from_seed(0),
         )
 
     def moved(self) -> torch.Tensor:
@@ -112,9 +112,9 @@ def test_a_parameter_without_gradient_is_noised_like_the_others(data):
 
 def test_the_same_key_gives_the_same_weights_and_another_key_others(data):
     mechanism = BatchClipping(0.1, 1.0)
-    first, again = (Run(data, mechanism=mechanism, key=Key.fixed_for_tests(5)).moved() for _ in range(2))
+    first, again = (Run(data, mechanism=mechanism, key=Key.from_seed(5)).moved() for _ in range(2))
     assert torch.equal(first, again)
-    assert not torch.equal(first, Run(data, mechanism=mechanism, key=Key.fixed_for_tests(6)).moved())
+    assert not torch.equal(first, Run(data, mechanism=mechanism, key=Key.from_seed(6)).moved())
     assert not torch.equal(*(Run(data, mechanism=mechanism, key=Key.from_os()).moved() for _ in range(2)))
 
 
@@ -127,7 +127,7 @@ def test_only_the_chosen_part_changes(data):
 def test_non_private_training_neither_clips_nor_adds_noise(data):
     run = Run(data, steps=1, mechanism=None)
     clip = tiny()
-    key, sampling = Key.fixed_for_tests(0), PoissonSampling(data.units, 8)
+    key, sampling = Key.from_seed(0), PoissonSampling(data.units, 8)
     batch = BatchReader(data, clip).batch(sampling.sample(key.stream("sample", 0)), key.stream("text", 0))
     clip_loss(clip.model, batch.images, batch.texts, clip.tokenize).backward()
     for name, parameter in clip.model.named_parameters():

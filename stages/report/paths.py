@@ -1,0 +1,9 @@
+"""Where the report is."""
+
+from pathlib import Path
+
+REPORT = Path("report")
+TABLE = REPORT / "table.md"
+CSV = REPORT / "table.csv"
+PLOTS = REPORT / "plots"
+PUBLISHED = REPORT / "published.json"

@@ -1,0 +1,28 @@
+"""The public initialisation of the demo, with the project's own values."""
+
+import time
+
+import torch
+from ruamel.yaml import YAML
+
+from stages.evaluate import classification
+from stages.models import clip as clips
+from stages.prepare.format import Manifest, PreparedSplit
+from tests.conftest import ROOT
+
+
+def test_a_model_that_has_seen_only_fonts_reads_handwriting(project):
+    project.write_params(YAML(typ="safe").load(ROOT / "params.yaml"))
+    for dataset in ("mnist5k", "font-digits"):
+        assert project.stage("prepare", "--dataset", dataset).returncode == 0
+    started = time.monotonic()
+    done = project.run("python", "-m", "stages.pretrain", "--model", "tiny-clip")
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - started < 240  # 120 s alone on two cores; here it has one thread and company
+
+    data = project.folder / "data/mnist5k"
+    clip = clips.load(project.folder / "models/tiny-clip")
+    result = classification.evaluate(
+        clip, PreparedSplit(data, "test"), Manifest.read(data).labels, 256, torch.device("cpu")
+    )
+    assert result.metrics().score >= 0.55

@@ -7,7 +7,7 @@ calibration may use whichever asks for less noise.
     >>> sampling = PoissonSampling(n=60_000, batch_size=32)
     >>> z = calibrate_rdp(sampling, steps=56_250, epsilon=1.0, delta=1 / 120_000)
     >>> round(z, 3), round(2 * z, 2)  # the paper's 0.919 is z, not sigma
-    (0.918, 1.84)
+    (0.919, 1.84)
 """
 
 import functools

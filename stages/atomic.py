@@ -19,6 +19,8 @@ def new_file(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=TEMPORARY) as folder:
         temporary = Path(folder) / path.name
         yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())  # the content is on disk before the name points to it
         os.replace(temporary, path)
 
 

@@ -108,8 +108,8 @@ def _delta(value: Any) -> Any:
 class Privacy(Section):
     delta: Annotated[Any, AfterValidator(_delta)]
     convention: Literal["sound", "paper"]
-    # For tests: whoever knows this number can subtract the noise. The run is tagged.
-    unsafe_noise_seed: Seed | None = None
+    budget: PositiveFloat | None  # total epsilon of all runs on one dataset; a run that would exceed it does not start
+    unsafe_noise_seed: Seed | None  # for tests: whoever knows it can subtract the noise; the run is tagged
 
     @property
     def delta_or_none(self) -> float | None:

@@ -70,6 +70,34 @@ def test_zero_shot_is_the_initial_model_and_the_others_are_not(finished):
         assert ((run / "open_clip_model.safetensors").read_bytes() == initial) is same
 
 
+def test_every_training_is_in_the_ledger_once(copy_of_finished):
+    def shown() -> str:
+        done = copy_of_finished.stage("privacy.ledger")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    before = shown()
+    # zero-shot trains nothing; the test sweep's noise seed is known, so no run of it counts as private
+    assert "mnist5k: 3 run(s), 0 of them private" in before and before.count("NOT PRIVATE") == 3
+    copy_of_finished.repro()
+    assert shown() == before
+
+
+def test_a_run_over_budget_does_not_start(copy_of_finished):
+    params = copy_of_finished.params()
+    params["privacy"] |= {"budget": 1.2, "unsafe_noise_seed": None}
+    copy_of_finished.write_params(params)
+    cell = "classification/mnist5k/tiny-clip/batch/eps-{}/seed-0"
+    weights = copy_of_finished.folder / "runs" / cell.format(10) / "model/open_clip_model.safetensors"
+    before = weights.read_bytes()
+    assert copy_of_finished.stage("train", "--cell", cell.format(1)).returncode == 0
+    refused = copy_of_finished.stage("train", "--cell", cell.format(10))
+    assert refused.returncode == 2 and "over the budget of 1.2" in refused.stderr and "Traceback" not in refused.stderr
+    assert weights.read_bytes() == before
+    ledger = copy_of_finished.stage("privacy.ledger").stdout
+    assert "4 run(s), 1 of them private" in ledger and "budget 1.2" in ledger
+
+
 def test_nothing_private_per_step_is_written(finished):
     """Losses, norms and batch sizes are functions of the private data and are not released."""
     allowed = {"cell", "privacy", "train", "trained_parameters", "key"}

@@ -1,6 +1,7 @@
 """Train one cell -> runs/CELL/model and training.json. 0 keeps the initial weights, inf is non-private."""
 
 import argparse
+import secrets
 
 import torch
 
@@ -11,8 +12,9 @@ from stages.keys import Cell, data_dir, initial_model_dir
 from stages.models import clip as clips
 from stages.models.batches import BatchReader
 from stages.models.losses import clip_loss
-from stages.prepare.format import PreparedSplit
+from stages.prepare.format import Manifest, PreparedSplit
 from stages.privacy.facts import PrivacyFacts, TrainingFacts
+from stages.privacy.ledger import Charge, Ledger
 from stages.privacy.mechanism import METHODS, BatchClipping
 from stages.privacy.randomness import Key
 from stages.privacy.sampling import PoissonSampling
@@ -41,6 +43,7 @@ def fine_tune(clip: clips.Clip, cell: Cell, p: params.Params, facts: PrivacyFact
     steps = sampling.steps(p.train.epochs)
     mechanism = mechanism_of(cell, facts, p.train.clip_norm, sampling, steps)
     key = choose_key(cell, p.privacy)
+    write_ahead(cell, p, mechanism, sampling, steps, key)
 
     device = clips.device_of(p.compute.device)
     model = clip.model.to(device)
@@ -79,6 +82,26 @@ def mechanism_of(
     if planned != (cell.epsilon, cell.method, needed):
         raise UserError(f"{cell.privacy_json} was made for other data, values or another cell; run: dvc repro")
     return method(clip_norm, g.sigma) if g else None
+
+
+def write_ahead(
+    cell: Cell, p: params.Params, mechanism: BatchClipping | None, sampling: PoissonSampling, steps: int, key: Key
+) -> None:
+    """Charge the whole planned run to the data's ledger before the first step; over budget, nothing starts."""
+    sigma = mechanism.sigma if mechanism else 0.0
+    charge = Charge(
+        cell=str(cell),
+        private=mechanism is not None and key.origin == "os",
+        n=sampling.n,
+        q=sampling.q,
+        steps=steps,
+        sigma=sigma,
+        clip_norm=p.train.clip_norm,
+        z=sigma / METHODS[cell.method].sensitivity_factor,
+    )
+    delta = p.privacy.delta_or_none or 1 / (2 * sampling.n)
+    data_hash = Manifest.read(data_dir(cell.dataset)).train.sha256
+    Ledger(data_hash).charge(secrets.token_hex(8), charge, delta, p.privacy.budget)
 
 
 def choose_key(cell: Cell, privacy: params.Privacy) -> Key:

@@ -43,7 +43,6 @@ def fine_tune(clip: clips.Clip, cell: Cell, p: params.Params, facts: PrivacyFact
     steps = sampling.steps(p.train.epochs)
     mechanism = mechanism_of(cell, facts, p.train.clip_norm, sampling, steps)
     key = choose_key(cell, p.privacy)
-    write_ahead(cell, p, mechanism, sampling, steps, key)
 
     device = clips.device_of(p.compute.device)
     model = clip.model.to(device)
@@ -51,12 +50,14 @@ def fine_tune(clip: clips.Clip, cell: Cell, p: params.Params, facts: PrivacyFact
     optimizer = torch.optim.AdamW(
         parameters.values(), lr=p.train.lr, betas=p.train.betas, eps=p.train.eps, weight_decay=p.train.weight_decay
     )
+    reader = BatchReader(data, clip)
+    write_ahead(cell, p, mechanism, sampling, steps, key)  # last: what can fail before the first step has not failed
     train(
         model,
         parameters,
         optimizer,
         lambda batch: clip_loss(model, batch.images.to(device), batch.texts, clip.tokenize),
-        BatchReader(data, clip),
+        reader,
         sampling,
         steps,
         mechanism,

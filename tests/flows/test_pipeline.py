@@ -23,14 +23,15 @@ def files(project: Project, *folders: str) -> dict[str, str]:
     return {str(p.relative_to(project.folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in paths}
 
 
-def processes_in(folder: Path) -> list[psutil.Process]:
+def commands_in(folder: Path) -> list[str]:
+    """The command line of every process that works in `folder`."""
     found = []
     for process in psutil.process_iter():
         try:
             if Path(process.cwd()).is_relative_to(folder) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                found.append(" ".join(process.cmdline()))
         except (psutil.Error, OSError):
-            continue
+            continue  # it ended while we looked
     return found
 
 
@@ -78,21 +79,24 @@ def test_stopping_the_flow_leaves_no_process_behind(copy_of_finished, sent):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        # As in a terminal: a shell starts background jobs, and so perhaps these tests, with Ctrl-C ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-
-    def training() -> list[psutil.Process]:
-        return [p for p in processes_in(copy_of_finished.folder) if "stages.train" in " ".join(p.cmdline())]
-
-    deadline = time.monotonic() + 180
-    while not training():
-        assert flow.poll() is None and time.monotonic() < deadline, "training never started"
-        time.sleep(0.5)
-    time.sleep(2)
-    flow.send_signal(sent)
-    flow.communicate(timeout=60)
-    assert flow.returncode != 0
-    time.sleep(1)
-    assert processes_in(copy_of_finished.folder) == []
+    try:
+        deadline = time.monotonic() + 240
+        while not any("stages.train" in command for command in commands_in(copy_of_finished.folder)):
+            assert flow.poll() is None and time.monotonic() < deadline, "training never started"
+            time.sleep(0.5)
+        time.sleep(2)
+        flow.send_signal(sent)
+        flow.communicate(timeout=90)
+        assert flow.returncode != 0
+        time.sleep(1)
+        assert commands_in(copy_of_finished.folder) == []
+    finally:
+        for process in psutil.process_iter(["cwd"]):
+            if (process.info["cwd"] or "").startswith(str(copy_of_finished.folder)):
+                process.kill()
 
 
 def test_wrong_arguments_are_told_before_prefect_starts(finished):

@@ -28,6 +28,7 @@ from dp_accounting import pld, rdp
 from stages.atomic import write_json
 from stages.errors import UserError
 from stages.errors import run as run_command
+from stages.privacy.accounting import pld_interval
 
 FOLDER = Path("ledger")
 START = "0" * 64  # the hash before the first line
@@ -162,7 +163,9 @@ def total_epsilon(charges: list[Charge], delta: float) -> float:
         return 0.0
     composed = dp_accounting.ComposedDpEvent(events)
     by_rdp = rdp.RdpAccountant().compose(composed).get_epsilon(delta)
-    by_pld = pld.PLDAccountant(value_discretization_interval=1e-3).compose(composed).get_epsilon(delta)
+    # Finer than the calibration's grid, or a run calibrated to the whole budget would not fit into it.
+    interval = pld_interval(by_rdp) / 2
+    by_pld = pld.PLDAccountant(value_discretization_interval=interval).compose(composed).get_epsilon(delta)
     return min(by_rdp, by_pld)
 
 

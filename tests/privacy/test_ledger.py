@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stages.errors import UserError
-from stages.privacy.accounting import epsilon_rdp
+from stages.privacy.accounting import calibrate_pld, calibrate_rdp, epsilon_rdp
 from stages.privacy.ledger import Charge, Ledger, show, total_epsilon
 from stages.privacy.sampling import PoissonSampling
 
@@ -180,6 +180,14 @@ def test_over_budget_nothing_is_written(tmp_path):
             ledger.charge(f"r{i}", ONE, DELTA, budget=1.5 * alone)
     spent = total_epsilon(list(ledger.charges().values()), DELTA)
     assert alone <= spent <= 1.5 * alone
+
+
+def test_a_run_calibrated_to_the_whole_budget_fits_into_it(tmp_path):
+    sampling = PoissonSampling(4000, 32)
+    z = calibrate_pld(sampling, 1250, 1.0, DELTA, calibrate_rdp(sampling, 1250, 1.0, DELTA))
+    whole = dataclasses.replace(ONE, z=z, sigma=2 * z, steps=1250)
+    Ledger(DATA, tmp_path).charge("r1", whole, DELTA, budget=1.0)
+    assert len(Ledger(DATA, tmp_path).charges()) == 1
 
 
 def test_a_budget_admits_no_run_without_privacy(tmp_path):

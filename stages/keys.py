@@ -14,7 +14,9 @@ from pathlib import Path
 from stages.errors import UserError
 
 TASKS = ("classification",)
-METHODS = ("batch",)  # clip units, privacy.md section 6
+METHODS = ("batch", "group", "example")  # clip units, privacy.md section 6
+SAMPLERS = ("poisson", "fixed-size", "shuffled")
+LOSSES = {"contrastive": False, "prompts": True}  # by name: whether it is a sum over records
 
 
 def canonical_epsilon(value: object) -> str:

@@ -20,7 +20,7 @@ def small_params() -> dict:
     params["prepare"]["font-digits"] |= {"train": 300, "test": 20}
     params["pretrain"]["tiny-clip"] |= {"steps": 20, "batch_size": 32}
     params["privacy"]["unsafe_noise_seed"] = 11
-    params["train"] |= {"epochs": 0.1, "batch_size": 32}
+    params["train"]["methods"]["batch"] |= {"epochs": 0.1, "batch_size": 32}
     return params
 
 

@@ -30,7 +30,7 @@ def test_the_projects_own_params_are_right_and_frozen():
     loaded = params.load(ROOT / "params.yaml")
     assert len(list(loaded.cells())) == len(set(loaded.cells())) >= 5
     with pytest.raises(Exception, match="frozen"):
-        loaded.train.lr = 1.0
+        loaded.train.eps = 1.0
 
 
 def test_the_defaults_of_the_optimizer_are_the_papers():
@@ -38,13 +38,17 @@ def test_the_defaults_of_the_optimizer_are_the_papers():
     assert (train.betas, train.eps, train.weight_decay) == ((0.9, 0.98), 1e-6, 0.01)
 
 
+def batch(raw: dict) -> dict:
+    return raw["train"]["methods"]["batch"]
+
+
 CHANGES = {
     "unknown section": (lambda r: r.update(trian={}), "trian"),
     "missing section": (lambda r: r.pop("privacy"), "privacy"),
     "unknown key": (lambda r: r["train"].update(momentum=0.9), "train.momentum"),
-    "missing key": (lambda r: r["train"].pop("lr"), "train.lr"),
-    "wrong type": (lambda r: r["train"].update(batch_size="32"), "train.batch_size"),
-    "not positive": (lambda r: r["train"].update(clip_norm=0), "train.clip_norm"),
+    "missing key": (lambda r: batch(r).pop("lr"), "train.methods.batch.lr"),
+    "wrong type": (lambda r: batch(r).update(batch_size="32"), "train.methods.batch.batch_size"),
+    "not positive": (lambda r: batch(r).update(clip_norm=0), "train.methods.batch.clip_norm"),
     "negative epsilon": (lambda r: r["sweep"].update(epsilon=[0, -1]), "sweep.epsilon"),
     "epsilon twice": (lambda r: r["sweep"].update(epsilon=[1, 3, 1]), "more than once"),
     "epsilon two ways": (lambda r: r["sweep"].update(epsilon=[1, "1.0"]), "more than once"),
@@ -58,7 +62,7 @@ CHANGES = {
     "missing dataset": (lambda r: r["sweep"].update(dataset=["nope"]), "'nope' is in neither prepare nor folders"),
     "missing model": (lambda r: r["sweep"].update(model=["nope"]), "'nope' is not in pretrain"),
     "pretraining on private data": (lambda r: r["pretrain"]["tiny-clip"].update(data="mnist5k"), "it is private"),
-    "batch over n": (lambda r: r["train"].update(batch_size=4001), "4001 is over n = 4000"),
+    "batch over n": (lambda r: batch(r).update(batch_size=4001), "4001 is over n = 4000"),
     "delta out of range": (lambda r: r["privacy"].update(delta=1.5), "privacy.delta"),
     "missing folder": (lambda r: r["folders"].update(mine={"path": "/no/such"}), "does not exist"),
     "one name twice": (lambda r: r["folders"].update(mnist5k={"path": "/no/such"}), "folders.mnist5k"),
@@ -70,8 +74,24 @@ CHANGES = {
         lambda r: (r["folders"].update(mine={"path": "."}), r["pretrain"]["tiny-clip"].update(data="mine")),
         "not marked `public: true`",
     ),
-    "a number in quotes": (lambda r: r["train"].update(lr="0.1"), "train.lr"),
+    "a number in quotes": (lambda r: batch(r).update(lr="0.1"), "train.methods.batch.lr"),
     "infinite weight decay": (lambda r: r["train"].update(weight_decay=float("inf")), "train.weight_decay"),
+    "epochs and steps": (lambda r: batch(r).update(steps=7), "give either epochs or steps"),
+    "neither epochs nor steps": (lambda r: batch(r).pop("epochs"), "give either epochs or steps"),
+    "no number of groups": (lambda r: r["train"]["methods"]["group"].pop("groups"), "train.methods.group.groups"),
+    "groups for a batch": (lambda r: batch(r).update(groups=3), "train.methods.batch.groups: unknown key"),
+    "example with a loss that is no sum": (
+        lambda r: r["train"]["methods"]["example"].update(loss="contrastive"),
+        "is not a sum over records",
+    ),
+    "prompts with a text tower that is trained": (
+        lambda r: r["train"]["methods"]["example"].update(trainable="all"),
+        "write image-tower",
+    ),
+    "a shuffled loader with a finite epsilon": (
+        lambda r: r["privacy"].update(sampling="shuffled"),
+        "no privacy accounting",
+    ),
     "dataset that is a list": (lambda r: r["sweep"].update(dataset=[["x"]]), "sweep.dataset"),
     "datasets that are a number": (lambda r: r["sweep"].update(dataset=5), "sweep.dataset"),
     "data that are a list": (lambda r: r["pretrain"]["tiny-clip"].update(data=["x"]), "pretrain.tiny-clip.data"),
@@ -112,3 +132,9 @@ def test_a_file_that_is_no_mapping_gives_one_error(tmp_path, text):
     (tmp_path / "params.yaml").write_text(text)
     with pytest.raises(UserError, match=r"params\.yaml"):
         params.load(tmp_path / "params.yaml")
+
+
+def test_a_shuffled_loader_is_fine_without_privacy(raw, tmp_path):
+    raw["privacy"]["sampling"] = "shuffled"
+    raw["sweep"]["epsilon"] = [0, "inf"]
+    assert load(raw, tmp_path).privacy.sampling == "shuffled"

@@ -12,9 +12,9 @@ import os
 from stages import params
 from stages.atomic import write_json
 from stages.errors import UserError, run
-from stages.keys import METHODS, Cell, canonical_epsilon, data_dir
+from stages.keys import METHODS, SAMPLERS, Cell, canonical_epsilon, data_dir
 from stages.prepare.format import Manifest
-from stages.privacy.facts import PrivacyFacts
+from stages.privacy.facts import Guarantee, PrivacyFacts
 
 
 def main() -> None:
@@ -23,11 +23,13 @@ def main() -> None:
     )
     parser.add_argument("--cell", help="task/dataset/model/method/eps-E/seed-S: write its privacy.json")
     parser.add_argument("--n", type=int, help="number of records (privacy units) in the training data")
-    parser.add_argument("--batch-size", type=int, help="expected batch size of Poisson sampling")
+    parser.add_argument("--batch-size", type=int, help="expected batch size")
     parser.add_argument("--epochs", type=float, help="how often each record is drawn on average")
+    parser.add_argument("--steps", type=int, help="number of steps, in place of --epochs")
     parser.add_argument("--epsilon", help="target; a positive number")
     parser.add_argument("--delta", type=float, help="default: 1/(2n)")
     parser.add_argument("--method", choices=METHODS, help="clip unit")
+    parser.add_argument("--sampling", choices=SAMPLERS, default="poisson")
     parser.add_argument("--convention", choices=("sound", "paper"), default="sound")
     args = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow talks about GPUs it is not asked to use
@@ -44,17 +46,15 @@ def main() -> None:
 def of_cell(cell: Cell, p: params.Params) -> PrivacyFacts:
     guarantee = None
     if cell.is_private:
-        from stages.calibrate.calibration import calibrate
-
-        n = Manifest.read(data_dir(cell.dataset)).n
-        if p.train.batch_size > n:
-            raise UserError(f"train.batch_size {p.train.batch_size} is over n = {n} of {cell.dataset}; lower it")
-        guarantee = calibrate(
+        n, method = Manifest.read(data_dir(cell.dataset)).n, p.train.methods[cell.method]
+        guarantee = guarantee_of(
+            cell.method,
+            p.privacy.sampling,
             n=n,
-            batch_size=p.train.batch_size,
-            epochs=p.train.epochs,
+            batch_size=method.batch_size,
+            epochs=method.epochs,
+            steps=method.steps,
             epsilon=float(cell.epsilon),
-            method=cell.method,
             delta=p.privacy.delta_or_none,
             convention=p.privacy.convention,
         )
@@ -63,32 +63,47 @@ def of_cell(cell: Cell, p: params.Params) -> PrivacyFacts:
     )
 
 
-def by_hand(args: argparse.Namespace):
-    needed = ("n", "batch_size", "epochs", "epsilon", "method")
+def by_hand(args: argparse.Namespace) -> Guarantee:
+    needed = ("n", "batch_size", "epsilon", "method")
     problems = [f"--{name.replace('_', '-')} is missing" for name in needed if getattr(args, name) is None]
+    if (args.epochs is None) == (args.steps is None):
+        problems.append("give either --epochs or --steps")
     if args.n is not None and args.n < 1:
         problems.append(f"--n must be at least 1; got {args.n}")
     elif args.n and args.batch_size is not None and not 1 <= args.batch_size <= args.n:
         problems.append(f"--batch-size must be between 1 and n={args.n}; got {args.batch_size}")
     if args.epochs is not None and not 0 < args.epochs < math.inf:
         problems.append(f"--epochs must be positive and finite; got {args.epochs}")
+    if args.steps is not None and args.steps < 1:
+        problems.append(f"--steps must be at least 1; got {args.steps}")
     if args.delta is not None and not 0 < args.delta < 1:
         problems.append(f"--delta must be between 0 and 1; got {args.delta}")
     if args.epsilon is not None and canonical_epsilon(args.epsilon) in ("0", "inf"):
         problems.append(f"--epsilon must be positive and finite; got {args.epsilon} (0 and inf need no calibration)")
     if problems:
-        raise UserError("give --cell, or all of --n --batch-size --epochs --epsilon --method:", problems)
-    from stages.calibrate.calibration import calibrate
-
-    return calibrate(
+        raise UserError("give --cell, or --n --batch-size --epsilon --method and --epochs or --steps:", problems)
+    return guarantee_of(
+        args.method,
+        args.sampling,
         n=args.n,
         batch_size=args.batch_size,
         epochs=args.epochs,
+        steps=args.steps,
         epsilon=float(args.epsilon),
-        method=args.method,
         delta=args.delta,
         convention=args.convention,
     )
+
+
+def guarantee_of(method: str, sampler: str, *, n, batch_size, epochs, steps, epsilon, delta, convention) -> Guarantee:
+    from stages.calibrate.calibration import calibrate
+    from stages.privacy.accounting import Plan
+    from stages.privacy.mechanism import METHODS
+    from stages.privacy.sampling import SAMPLERS
+
+    sampling = SAMPLERS[sampler](n, batch_size)
+    plan = Plan(sampling, METHODS[method](clip_norm=1.0, sigma=1.0), steps or sampling.steps(epochs))
+    return calibrate(plan, sampler, epsilon, 1 / (2 * n) if delta is None else delta, convention)
 
 
 if __name__ == "__main__":

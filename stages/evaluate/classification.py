@@ -9,6 +9,7 @@ from tqdm import tqdm
 from stages.errors import UserError
 from stages.evaluate.results import Metrics, wilson_interval
 from stages.models.clip import Clip
+from stages.models.prompts import class_features
 from stages.prepare.format import Labels, PreparedSplit
 
 
@@ -28,16 +29,6 @@ class Confusion:
             name: float(self.counts[i, i] / totals[i]) if totals[i] else None for i, name in enumerate(self.classes)
         }
         return {"per_class_accuracy": per_class, "confusion": self.counts.tolist()}
-
-
-@torch.no_grad()
-def class_features(clip: Clip, labels: Labels, device: torch.device) -> torch.Tensor:
-    """(classes, d): the normalised mean of each class's normalised prompt features."""
-    features = []
-    for label in range(len(labels.classes)):
-        prompts = clip.model.encode_text(clip.tokenize(list(labels.captions(label))).to(device), normalize=True)
-        features.append(torch.nn.functional.normalize(prompts.mean(dim=0), dim=0))
-    return torch.stack(features)
 
 
 @torch.no_grad()

@@ -11,7 +11,11 @@ def quick_look(source: Source) -> tuple[int, bool]:
             from stages.prepare import mnist5k
 
             return mnist5k.TRAIN_UNITS, True
-        case "font-digits":
+        case "mnist":
+            from stages.prepare import mnist
+
+            return mnist.TRAIN_UNITS, True
+        case "font-digits" | "optical-digits":
             return source.train, True
         case "folder":
             from stages.prepare import folder
@@ -25,6 +29,14 @@ def load(source: Source) -> Dataset:
             from stages.prepare import mnist5k
 
             return mnist5k.load()
+        case "mnist":
+            from stages.prepare import mnist
+
+            return mnist.load(source.root)
+        case "optical-digits":
+            from stages.prepare import optical_digits
+
+            return optical_digits.load(source.train, source.seed)
         case "font-digits":
             from stages.prepare import font_digits
 

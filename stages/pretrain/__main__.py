@@ -12,7 +12,7 @@ from stages.errors import UserError, run
 from stages.keys import data_dir, initial_model_dir
 from stages.models import clip as clips
 from stages.models.batches import BatchReader
-from stages.models.losses import clip_loss
+from stages.models.objectives import Contrastive
 from stages.prepare.format import PreparedSplit
 
 
@@ -37,12 +37,16 @@ def pretrained(config: params.Pretrain, device_name: str) -> clips.Clip:
     reader = BatchReader(data, clip)
     device = clips.device_of(device_name)
     model = clip.model.to(device).train()
+    parameters = clips.trainable_parameters(model, "all")
+    objective = Contrastive(clip, parameters)
+    present = torch.ones(config.batch_size, dtype=torch.bool, device=device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.lr, total_steps=config.steps, cycle_momentum=False)
 
     for _ in trange(config.steps, desc=f"pretrain on {config.data}", unit=" steps", disable=None):
         batch = reader.batch(rng.integers(data.units, size=config.batch_size), rng)
-        loss = clip_loss(model, batch.images.to(device), batch.texts, clip.tokenize)
+        features = objective.features(parameters, objective.records(batch), merge=True)
+        loss = objective.loss(parameters, features, present)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()

@@ -1,26 +1,64 @@
 """Accounting: from the event that T steps implement to epsilon, and back to the noise that meets a target.
 
-Each step is the sampler's event around the mechanism's Gaussian event with z = stddev / sensitivity; T steps compose.
-RDP is the paper's accountant; PLD is usually tighter. Both are valid upper bounds (PLD rounds losses up), so the
-calibration may use whichever asks for less noise.
+A plan is what an adversary may know of a training: each step is the sampler's event around the mechanism's, T of them
+compose. RDP is the paper's accountant; PLD is usually tighter. Both are valid upper bounds (PLD rounds losses up), so
+the calibration may use whichever asks for less noise.
 
-    >>> sampling = PoissonSampling(n=60_000, batch_size=32)
-    >>> z = calibrate_rdp(sampling, steps=56_250, epsilon=1.0, delta=1 / 120_000)
-    >>> round(z, 3), round(2 * z, 2)  # the paper's 0.919 is z, not sigma
+    >>> from stages.privacy.mechanism import BatchClipping
+    >>> from stages.privacy.sampling import PoissonSampling
+    >>> plan = Plan(PoissonSampling(n=60_000, batch_size=32), BatchClipping(clip_norm=1.0, sigma=1.0), steps=56_250)
+    >>> calibrated = calibrate_rdp(plan, epsilon=1.0, delta=1 / 120_000)
+    >>> round(calibrated.z, 3), round(calibrated.sigma, 2)  # the paper takes 0.919, which is z, for sigma
     (0.919, 1.84)
 """
 
-import functools
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import dp_accounting
 from dp_accounting import pld, rdp
 from dp_accounting.mechanism_calibration import ExplicitBracketInterval
 
 from stages.errors import UserError
-from stages.privacy.sampling import PoissonSampling
+from stages.privacy.mechanism import Mechanism
+from stages.privacy.sampling import Sampling
 
 RELATIVE_TOLERANCE = 1e-5  # of z; the search always returns the side that meets the target
 PLD_RELATIVE_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The public facts of a training, from which its privacy follows."""
+
+    sampling: Sampling
+    mechanism: Mechanism
+    steps: int  # T
+
+    @property
+    def sigma(self) -> float:
+        return self.mechanism.sigma
+
+    @property
+    def factor(self) -> float:
+        """Sensitivity in units of C: sigma = factor * z."""
+        return self.mechanism.factor[self.sampling.relation]
+
+    @property
+    def z(self) -> float:
+        return self.sigma / self.factor
+
+    def event(self) -> dp_accounting.DpEvent:
+        step = self.mechanism.event(self.sampling.relation)
+        return dp_accounting.SelfComposedDpEvent(self.sampling.event(step), self.steps)
+
+    def with_z(self, z: float) -> "Plan":
+        return dataclasses.replace(self, mechanism=dataclasses.replace(self.mechanism, sigma=self.factor * z))
+
+    def as_the_paper_reads_it(self) -> "Plan":
+        """The same noise with the sensitivity taken to be C."""
+        return self.with_z(self.sigma)
 
 
 def pld_interval(epsilon: float) -> float:
@@ -32,60 +70,77 @@ def pld_interval(epsilon: float) -> float:
     return min(1e-3, 1e-4 * epsilon)
 
 
-def composed(sampling: PoissonSampling, z: float, steps: int) -> dp_accounting.DpEvent:
-    return dp_accounting.SelfComposedDpEvent(sampling.event(dp_accounting.GaussianDpEvent(z)), steps)
+def epsilon_rdp(plan: Plan, delta: float) -> float:
+    return _rdp(plan).compose(plan.event()).get_epsilon(delta)
 
 
-def epsilon_rdp(sampling: PoissonSampling, z: float, steps: int, delta: float) -> float:
-    return _rdp(sampling).compose(composed(sampling, z, steps)).get_epsilon(delta)
+def epsilon_pld(plan: Plan, delta: float, interval: float) -> float | None:
+    """None where PLD has no analysis of the sampler (without replacement)."""
+    accountant = _pld(plan, interval)
+    return accountant.compose(plan.event()).get_epsilon(delta) if accountant.supports(plan.event()) else None
 
 
-def epsilon_pld(sampling: PoissonSampling, z: float, steps: int, delta: float, interval: float) -> float:
-    return _pld(sampling, interval).compose(composed(sampling, z, steps)).get_epsilon(delta)
-
-
-def calibrate_rdp(sampling: PoissonSampling, steps: int, epsilon: float, delta: float) -> float:
-    """The smallest z for which RDP accounting stays at or below epsilon."""
+def calibrate_rdp(plan: Plan, epsilon: float, delta: float) -> Plan:
+    """The plan with the least noise for which RDP accounting stays at or below epsilon; its own sigma is ignored."""
+    drawn = 1 - (1 - plan.sampling.q) ** plan.steps
+    if delta >= drawn:
+        raise UserError(
+            f"delta {delta:g} is not below {drawn:.3g}, the chance that a given record is drawn at all: releasing the "
+            "drawn records as they are would meet such a delta. Lower it (1/(2n) is the default)"
+        )
     upper = 1.0
-    while epsilon_rdp(sampling, upper, steps, delta) > epsilon:
+    while epsilon_rdp(plan.with_z(upper), delta) > epsilon:
         upper *= 2
         if upper > 2**20:
-            raise UserError(f"no noise meets epsilon {epsilon} at delta {delta} over {steps} steps; raise epsilon or n")
+            raise UserError(
+                f"no noise meets epsilon {epsilon} at delta {delta} over {plan.steps} steps; raise epsilon or n"
+            )
     lower = upper
-    while epsilon_rdp(sampling, lower, steps, delta) <= epsilon:
+    while epsilon_rdp(plan.with_z(lower), delta) <= epsilon:
         lower /= 2
         if lower < 2**-20:
             raise UserError(f"epsilon {epsilon} needs no noise at all; write inf for a non-private run")
-    accountant = functools.partial(_rdp, sampling)
-    return _search(accountant, sampling, steps, epsilon, delta, lower, upper, RELATIVE_TOLERANCE)
+    return _search(plan, lambda: _rdp(plan), epsilon, delta, lower, upper, RELATIVE_TOLERANCE)
 
 
-def calibrate_pld(sampling: PoissonSampling, steps: int, epsilon: float, delta: float, z_rdp: float) -> float | None:
-    """The smallest z for which PLD accounting meets epsilon; None where it would ask for more than RDP does."""
+def calibrate_pld(by_rdp: Plan, epsilon: float, delta: float) -> Plan | None:
+    """The same by PLD; None where it has no analysis, or would ask for more noise than RDP does."""
     interval = pld_interval(epsilon)
-    if epsilon_pld(sampling, z_rdp, steps, delta, interval) > epsilon:
+
+    def meets(z: float) -> bool:
+        return epsilon_pld(by_rdp.with_z(z), delta, interval) <= epsilon
+
+    if epsilon_pld(by_rdp, delta, interval) is None or not meets(by_rdp.z):
         return None
-    upper, lower = z_rdp, 0.8 * z_rdp
-    while epsilon_pld(sampling, lower, steps, delta, interval) <= epsilon:
+    upper, lower = by_rdp.z, 0.8 * by_rdp.z
+    while meets(lower):
         upper, lower = lower, 0.8 * lower
-    accountant = functools.partial(_pld, sampling, interval)
-    return _search(accountant, sampling, steps, epsilon, delta, lower, upper, PLD_RELATIVE_TOLERANCE)
+    return _search(by_rdp, lambda: _pld(by_rdp, interval), epsilon, delta, lower, upper, PLD_RELATIVE_TOLERANCE)
 
 
-def _rdp(sampling: PoissonSampling) -> rdp.RdpAccountant:
-    return rdp.RdpAccountant(neighboring_relation=sampling.relation)
+def _rdp(plan: Plan) -> rdp.RdpAccountant:
+    return rdp.RdpAccountant(neighboring_relation=plan.sampling.relation)
 
 
-def _pld(sampling: PoissonSampling, interval: float) -> pld.PLDAccountant:
-    return pld.PLDAccountant(sampling.relation, value_discretization_interval=interval)
+def _pld(plan: Plan, interval: float) -> pld.PLDAccountant:
+    return pld.PLDAccountant(plan.sampling.relation, value_discretization_interval=interval)
 
 
-def _search(accountant, sampling, steps, epsilon, delta, lower, upper, tolerance) -> float:
-    return dp_accounting.calibrate_dp_mechanism(
+def _search(
+    plan: Plan,
+    accountant: Callable[[], dp_accounting.PrivacyAccountant],
+    epsilon: float,
+    delta: float,
+    lower: float,
+    upper: float,
+    tolerance: float,
+) -> Plan:
+    z = dp_accounting.calibrate_dp_mechanism(
         accountant,
-        lambda z: composed(sampling, z, steps),
+        lambda z: plan.with_z(z).event(),
         epsilon,
         delta,
         ExplicitBracketInterval(lower, upper),
         tol=tolerance * lower,
     )
+    return plan.with_z(z)

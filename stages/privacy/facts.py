@@ -1,11 +1,24 @@
 """The public facts of a run: what was planned (privacy.json), and what was then done (training.json)."""
 
+import math
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from stages.errors import UserError
+
+
+def round_up(value: float, digits: int) -> str:
+    """A bound may be rounded up only.
+
+    >>> round_up(9.99731, 4), round_up(1.0, 4), round_up(0.0001251, 3), round_up(math.inf, 3)
+    ('9.998', '1', '0.000126', 'inf')
+    """
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    scale = 10.0 ** (digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{math.ceil(value * scale - 1e-9) / scale:.{digits}g}"
 
 
 class Noise(BaseModel):
@@ -26,7 +39,7 @@ class Guarantee(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     epsilon: float  # sound: the smaller of the two below
     epsilon_rdp: float
-    epsilon_pld: float
+    epsilon_pld: float | None  # None: PLD has no analysis of the sampler
     epsilon_paper: float  # what the paper's convention (sensitivity C, RDP) would claim for the same sigma
     delta: float
     convention: Literal["sound", "paper"]
@@ -35,14 +48,13 @@ class Guarantee(BaseModel):
     sampler: str
     n: int
     batch_size: int
-    epochs: float
     q: float
     steps: int
     z: float
     sigma: float
     sensitivity: float  # in units of clip_norm
     noise_by_accountant: dict[str, Noise | None]
-    tensorflow_privacy: TensorFlowPrivacy
+    tensorflow_privacy: TensorFlowPrivacy | None  # None: it has no analysis of the sampler
 
 
 class PrivacyFacts(BaseModel):
@@ -69,6 +81,7 @@ class TrainingFacts(BaseModel):
     train: dict | None  # the section of params.yaml that was used; None where nothing was trained
     trained_parameters: int
     key: Literal["none", "os", "fixed"]  # where the noise key came from; "fixed" can be recomputed by anyone
+    diagnostics: dict[str, list[float]] | None = None  # one value a step; only with unsafe_diagnostics
 
     @classmethod
     def read(cls, path: Path) -> "TrainingFacts":

@@ -7,8 +7,9 @@ charge only together with the run that it was for. Beside it, the head says how 
     python -m stages.privacy.ledger                       what was spent, for every dataset of params.yaml
     python -m stages.privacy.ledger --dataset mnist5k     for one
 
-What is defended: torn writes, concurrent runs, edited, reordered, removed or added lines. What is not: deleting the
-whole folder, or training on a copy of the data elsewhere. LEDGER_DIR moves it, for clones that share data.
+What is defended: accidents. Torn writes, concurrent runs, edited, reordered, removed or added lines are refused. What
+is not: someone who rewrites or deletes the lines together with the head (the hashes have no key), or who trains on a
+copy of the data elsewhere. LEDGER_DIR moves it, for clones that share data.
 """
 
 import argparse
@@ -29,6 +30,8 @@ from stages.atomic import write_json
 from stages.errors import UserError
 from stages.errors import run as run_command
 from stages.privacy.accounting import pld_interval
+from stages.privacy.facts import round_up
+from stages.privacy.sampling import SAMPLERS, Sampling
 
 FOLDER = Path("ledger")
 START = "0" * 64  # the hash before the first line
@@ -46,9 +49,14 @@ class Charge:
     sigma: float
     clip_norm: float
     z: float  # standard deviation / sensitivity: what is accounted
+    sampler: str = "poisson"
+
+    @property
+    def sampling(self) -> Sampling:
+        return SAMPLERS[self.sampler](self.n, round(self.q * self.n))
 
     def event(self) -> dp_accounting.DpEvent:
-        step = dp_accounting.PoissonSampledDpEvent(self.q, dp_accounting.GaussianDpEvent(self.z))
+        step = self.sampling.event(dp_accounting.GaussianDpEvent(self.z))
         return dp_accounting.SelfComposedDpEvent(step, self.steps)
 
 
@@ -68,6 +76,7 @@ class Ledger:
             if run in known:
                 _refuse_changes(run, known[run], charge)
                 return
+            _refuse_other_neighbours([*known.values(), charge])
             if budget is not None:
                 _refuse_over_budget([*known.values(), charge], delta, budget)
             self._append(run, charge)
@@ -157,16 +166,27 @@ class Ledger:
 
 
 def total_epsilon(charges: list[Charge], delta: float) -> float:
-    """Epsilon of all private charges together, add-or-remove-one: the smaller of RDP and PLD."""
-    events = [charge.event() for charge in charges if charge.private]
-    if not events:
+    """Epsilon of all private charges together: the smaller of RDP and PLD, where both have an analysis."""
+    private = [charge for charge in charges if charge.private]
+    if not private:
         return 0.0
-    composed = dp_accounting.ComposedDpEvent(events)
-    by_rdp = rdp.RdpAccountant().compose(composed).get_epsilon(delta)
+    relation = private[0].sampling.relation
+    composed = dp_accounting.ComposedDpEvent([charge.event() for charge in private])
+    by_rdp = rdp.RdpAccountant(neighboring_relation=relation).compose(composed).get_epsilon(delta)
     # Finer than the calibration's grid, or a run calibrated to the whole budget would not fit into it.
-    interval = pld_interval(by_rdp) / 2
-    by_pld = pld.PLDAccountant(value_discretization_interval=interval).compose(composed).get_epsilon(delta)
-    return min(by_rdp, by_pld)
+    by_pld = pld.PLDAccountant(relation, value_discretization_interval=pld_interval(by_rdp) / 2)
+    return min(by_rdp, by_pld.compose(composed).get_epsilon(delta)) if by_pld.supports(composed) else by_rdp
+
+
+def _refuse_other_neighbours(charges: list[Charge]) -> None:
+    """Epsilons for different notions of neighbours do not add up to one. `charges` end with the one asked for."""
+    *before, now = [charge for charge in charges if charge.private] or [None]
+    if now is charges[-1] and any(charge.sampler != now.sampler for charge in before):
+        raise UserError(
+            f"this run samples {now.sampler}, and the runs charged to this data so far {before[0].sampler}: their "
+            "guarantees are for different neighbours and have no common total. Nothing was trained; "
+            f"set privacy.sampling to {before[0].sampler}"
+        )
 
 
 def _refuse_over_budget(charges: list[Charge], delta: float, budget: float) -> None:
@@ -179,8 +199,9 @@ def _refuse_over_budget(charges: list[Charge], delta: float, budget: float) -> N
     if (spent := total_epsilon(charges, delta)) > budget:
         before = total_epsilon(charges[:-1], delta)
         raise UserError(
-            f"this run would bring the total spent on this data to epsilon {spent:.4g} at delta {delta:.3g}, over the "
-            f"budget of {budget:g} (spent so far: {before:.4g}). Nothing was trained; raise privacy.budget or stop here"
+            f"this run would bring the total spent on this data to epsilon {round_up(spent, 4)} at delta {delta:.3g}, "
+            f"over the budget of {budget:g} (spent so far: {round_up(before, 4)}). Nothing was trained; "
+            "raise privacy.budget or stop here"
         )
 
 
@@ -199,13 +220,15 @@ def show(name: str, ledger: Ledger, delta: float, budget: float | None) -> str:
     private = [c for c in charges if c.private]
     lines = [f"{name}: {len(charges)} run(s), {len(private)} of them private"]
     lines += [
-        f"  {c.cell}: epsilon {total_epsilon([c], delta):.4g} (sigma {c.sigma:.4g}, q {c.q:.4g}, {c.steps} steps)"
+        f"  {c.cell}: epsilon {round_up(total_epsilon([c], delta), 4)} "
+        f"(sigma {c.sigma:.4g}, q {c.q:.4g}, {c.steps} steps)"
         if c.private
         else f"  {c.cell}: NOT PRIVATE; no epsilon covers its release"
         for c in charges
     ]
     spent = total_epsilon(private, delta)
-    lines.append(f"  all private runs together: epsilon {spent:.4g} at delta {delta:.3g}, add-or-remove-one")
+    relation = private[0].sampling.relation.name.replace("_", "-").lower() if private else "no private run"
+    lines.append(f"  all private runs together: epsilon {round_up(spent, 4)} at delta {delta:.3g}, {relation}")
     if budget is not None:
         lines.append(f"  budget {budget:g}, of which {max(0.0, budget - spent):.4g} is left")
     return "\n".join(lines)

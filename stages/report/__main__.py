@@ -1,4 +1,4 @@
-"""Results of the sweep -> report/: table.md, table.csv and a privacy-utility plot for each dataset and model."""
+"""Results of the sweep -> report/: table, privacy-utility plots, and what may be claimed of each model (privacy/)."""
 
 import argparse
 
@@ -6,7 +6,8 @@ from stages import params
 from stages.atomic import new_file, new_folder, write_text
 from stages.errors import UserError, run
 from stages.report import plot
-from stages.report.paths import CSV, PLOTS, TABLE
+from stages.report.paths import CSV, PLOTS, STATEMENTS, TABLE
+from stages.report.statement import statement
 from stages.report.table import markdown, read_outcome, summarise
 
 
@@ -16,14 +17,20 @@ def main() -> None:
     if parser.parse_args().show:
         show()
         return
-    summary = summarise(read_outcome(cell) for cell in params.load().cells())
+    outcomes = [read_outcome(cell) for cell in params.load().cells()]
+    summary = summarise(outcomes)
     write_text(TABLE, markdown(summary))
     with new_file(CSV) as path:
         summary.to_csv(path, index=False)
     with new_folder(PLOTS) as folder:
         for (task, dataset, model), sweep in summary.groupby(["task", "dataset", "model"]):
             plot.draw(sweep, folder / f"{task}-{dataset}-{model}.png")
-    print(f"wrote {TABLE}, {CSV} and {PLOTS}; see them with: python -m stages.report --show")
+    with new_folder(STATEMENTS) as folder:
+        for outcome in outcomes:
+            path = folder / f"{outcome.cell}.md"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(statement(outcome.training), encoding="utf-8")
+    print(f"wrote {TABLE}, {CSV}, {PLOTS} and {STATEMENTS}; see them with: python -m stages.report --show")
 
 
 def show() -> None:
@@ -32,7 +39,7 @@ def show() -> None:
     print(TABLE.read_text(encoding="utf-8"))
     for path in sorted(PLOTS.glob("*.png")):
         print(f"plot: {path}")
-    print(f"data: {CSV}")
+    print(f"data: {CSV}\nprivacy statements: {STATEMENTS}")
 
 
 if __name__ == "__main__":

@@ -6,4 +6,5 @@ REPORT = Path("report")
 TABLE = REPORT / "table.md"
 CSV = REPORT / "table.csv"
 PLOTS = REPORT / "plots"
+STATEMENTS = REPORT / "privacy"
 PUBLISHED = REPORT / "published.json"

@@ -22,7 +22,7 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 
 import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import Run
+from mlflow.entities import Metric, Run
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, Schema
@@ -39,6 +39,7 @@ from stages.report.statement import guarantee_tag, paper_epsilon, sound_epsilon,
 from stages.report.table import Outcome, read_outcome
 
 STORE = "sqlite:///mlflow.db"
+STATEMENT = "privacy-statement.md"
 SIGNATURE = ModelSignature(
     Schema([ColSpec("string", "image")]), Schema([ColSpec("string", "label"), ColSpec("double", "similarity")])
 )
@@ -139,22 +140,32 @@ class Publisher:
         ):
             mlflow.log_params(self._params())
             mlflow.log_metrics(self._metrics())
-            mlflow.log_text(statement(self.outcome.training), "privacy-statement.txt")
+            mlflow.log_text(statement(self.outcome.training), STATEMENT)
+            self._log_unsafe_diagnostics()
             for path in (cell.training_json, cell.metrics_json, cell.details_json, cell.picture):
                 mlflow.log_artifact(str(path))
             version = self._log_model()
             mlflow.set_tag("content", self.content)  # last: a run without it was interrupted, and is made again
         return version
 
+    def _log_unsafe_diagnostics(self) -> None:
+        """Private figures of each step, where the run was made to keep them; it is tagged as having no guarantee."""
+        for name, values in (self.outcome.training.diagnostics or {}).items():
+            points = [Metric(f"unsafe.{name}", value, timestamp=0, step=step) for step, value in enumerate(values)]
+            for i in range(0, len(points), 1000):  # as many as one request may have
+                self.client.log_batch(mlflow.active_run().info.run_id, metrics=points[i : i + 1000])
+
     def _log_model(self) -> str:
         labels = Manifest.read(data_dir(self.cell.dataset)).labels
         with tempfile.TemporaryDirectory() as folder:
             labels_json = Path(folder) / "labels.json"
             write_json(labels_json, labels.model_dump())
+            privacy = Path(folder) / STATEMENT
+            privacy.write_text(statement(self.outcome.training), encoding="utf-8")
             info = mlflow.pyfunc.log_model(
                 name=f"model-{alias(self.cell)}",
                 python_model=str(Path(__file__).with_name("served.py")),
-                artifacts={"model": str(self.cell.model_dir), "labels": str(labels_json)},
+                artifacts={"model": str(self.cell.model_dir), "labels": str(labels_json), "privacy": str(privacy)},
                 code_paths=["stages"],
                 signature=SIGNATURE,
                 pip_requirements=_pinned(REQUIREMENTS),

@@ -19,8 +19,8 @@ class Classifier(mlflow.pyfunc.PythonModel):
     def load_context(self, context) -> None:
         import torch
 
-        from stages.evaluate.classification import class_features
         from stages.models import clip
+        from stages.models.prompts import class_features
         from stages.prepare.format import read_labels
 
         self.clip = clip.load(Path(context.artifacts["model"]))

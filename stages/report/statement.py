@@ -2,7 +2,7 @@
 
 import math
 
-from stages.privacy.facts import Guarantee, TrainingFacts
+from stages.privacy.facts import Guarantee, TrainingFacts, round_up
 
 
 def guarantee_tag(training: TrainingFacts) -> str:
@@ -14,6 +14,8 @@ def guarantee_tag(training: TrainingFacts) -> str:
         return "none (non-private)"
     if training.key != "os":
         return "none (fixed noise seed: for tests only)"
+    if training.diagnostics is not None:
+        return "none (unsafe_diagnostics: private figures are released)"
     if g.convention == "paper":
         return "paper-convention (not sound)"
     return f"({round_up(g.epsilon, 4)}, {round_up(g.delta, 4)})-DP, {_words(g.adjacency)}"
@@ -24,7 +26,7 @@ def sound_epsilon(training: TrainingFacts) -> float:
     if training.privacy.target == "0":
         return 0.0
     g = training.privacy.guarantee
-    return g.epsilon if g and training.key == "os" else math.inf
+    return g.epsilon if g and training.key == "os" and training.diagnostics is None else math.inf
 
 
 def paper_epsilon(training: TrainingFacts) -> float:
@@ -33,56 +35,86 @@ def paper_epsilon(training: TrainingFacts) -> float:
     return g.epsilon_paper if g else float(training.privacy.target)
 
 
-def round_up(value: float, digits: int) -> str:
-    """A bound may be rounded up only.
-
-    >>> round_up(9.99731, 4), round_up(1.0, 4), round_up(0.0001251, 3), round_up(math.inf, 3)
-    ('9.998', '1', '0.000126', 'inf')
-    """
-    if not math.isfinite(value) or value == 0:
-        return f"{value:g}"
-    scale = 10.0 ** (digits - 1 - math.floor(math.log10(abs(value))))
-    return f"{math.ceil(value * scale - 1e-9) / scale:.{digits}g}"
-
-
 def statement(training: TrainingFacts) -> str:
+    """Markdown, for whoever has to decide about the release of a model."""
     facts, g = training.privacy, training.privacy.guarantee
+    title = f"# Privacy statement\n\nModel: `{training.cell}`\n\n"
     if facts.target == "0":
-        return "These are the initial weights. No private record was used.\n"
+        return f"{title}**No private record was used.** These are the initial weights.\n"
     if g is None:
         return (
-            "NON-PRIVATE. Trained on the private data without clipping and noise: no differential privacy guarantee\n"
-            "holds. Whoever is given these weights is given what they say about the private records, so sharing them\n"
-            "(or a store that holds them) also undoes the guarantee of every private model beside them.\n"
+            f"{title}**NON-PRIVATE.** Trained on the private data without clipping and noise: no differential privacy "
+            "guarantee holds. Whoever is given these weights is given what they say about the private records, so "
+            "sharing them (or a store that holds them) also undoes the guarantee of every private model beside them.\n"
         )
-    text = _private(training, g)
     if training.key != "os":
-        return f"NO GUARANTEE: the noise came from a fixed seed (unsafe_noise_seed), which is for tests.\n\n{text}"
+        return (
+            f"{title}**NO GUARANTEE: the noise came from a fixed seed (unsafe_noise_seed), which is for tests.** "
+            "Whoever knows the seed can subtract the noise.\n"
+        )
+    warnings = []
     if g.convention == "paper":
-        return f"NOT CALIBRATED SOUNDLY: the noise was chosen by the paper's convention.\n\n{text}"
-    return text
+        warnings.append("**NOT CALIBRATED SOUNDLY: the noise was chosen by the paper's convention.**")
+    if training.diagnostics is not None:
+        warnings.append(
+            "**PRIVATE FIGURES ARE KEPT BESIDE THIS MODEL (unsafe_diagnostics): losses, norms and batch sizes of "
+            "each step are in training.json. No bound holds for whoever sees them; what follows is for the weights.**"
+        )
+    return title + "".join(f"{warning}\n\n" for warning in warnings) + _private(training, g)
 
 
 def _private(training: TrainingFacts, g: Guarantee) -> str:
-    method, C = training.privacy.method, training.train["clip_norm"]
-    by_rdp, by_pld = round_up(g.epsilon_rdp, 6), round_up(g.epsilon_pld, 6)
+    by_pld = "not available for this sampler" if g.epsilon_pld is None else round_up(g.epsilon_pld, 6)
+    clipped, sampled = CLIPPED[training.privacy.method], SAMPLED[g.sampler]
+    second = g.tensorflow_privacy.statement if g.tensorflow_privacy else "no analysis of this sampler"
+    C = training.train["clip_norm"]
     return f"""\
-The released weights are ({round_up(g.epsilon, 6)}, {round_up(g.delta, 6)})-differentially private.
+**The released weights are ({round_up(g.epsilon, 6)}, {round_up(g.delta, 6)})-differentially private.**
 
-Protected unit:  one record: an image with all of its texts, or all images of one `unit` of the data
-Neighbours:      two datasets that differ in one record ({_words(g.adjacency)})
-Mechanism:       Algorithm 1, clip unit `{method}`: one norm over all trained parameters, clipped to
-                 C = {C:g}, plus Gaussian noise of standard deviation sigma * C with sigma = {g.sigma:.6g}
-Sensitivity:     {g.sensitivity:g} C, so the noise multiplier relative to it is z = {g.z:.6g}
-Sampling:        {g.sampler}, rate q = {g.q:.6g} of n = {g.n} records, T = {g.steps} steps
-Accounting:      epsilon {by_rdp} by RDP and {by_pld} by PLD; the smaller one is claimed
-Paper's claim:   {g.epsilon_paper:.6g} for the same noise; it takes the sensitivity to be C, which is not sound
-Public:          n, class names, prompts, initial weights, preprocessing, hyper-parameters, the test split
-Not covered:     choosing hyper-parameters on the private data, and other models trained on the same data
+In plain words: someone who sees the weights, and knows all about the data but {UNKNOWN[g.adjacency][0]}, can hardly
+tell. Any conclusion about that record is at most e^{round_up(g.epsilon, 3)} times as likely {UNKNOWN[g.adjacency][1]},
+except with probability {round_up(g.delta, 3)}.
+
+| | |
+|---|---|
+| protected unit | one record: an image with all of its texts, or all rows of one `unit` of the data |
+| neighbours | two datasets that differ in one record, {_words(g.adjacency)} |
+| epsilon | {round_up(g.epsilon_rdp, 6)} by RDP, {by_pld} by PLD; the smaller is claimed |
+| delta | {round_up(g.delta, 6)} |
+| sampling | {sampled}: rate q = {g.q:.6g} of n = {g.n} records |
+| clipping | {clipped}, to norm C = {C:g} over all trained parameters together |
+| noise | Gaussian, standard deviation sigma * C with sigma = {g.sigma:.6g} |
+| sensitivity | {g.sensitivity:g} C, so the noise multiplier relative to it is z = {g.z:.6g} |
+| steps | T = {g.steps} |
+| the paper's claim | {round_up(g.epsilon_paper, 6)} for the same noise: it takes the sensitivity to be C |
+
+**Taken to be public**: n, class names, prompts, initial weights, preprocessing, hyper-parameters, the test split.
+
+**Not covered**: choosing hyper-parameters on the private data; other models trained on the same data (the ledger adds
+them up: `python -m stages.privacy.ledger`); the time that training takes; evaluation on private data. The generator
+of the noise (Philox with a secret key) is taken to be unpredictable.
 
 TensorFlow Privacy (RDP; its "microbatching" is the sensitivity 2C) says:
 
-{g.tensorflow_privacy.statement}"""
+```
+{second.strip()}
+```
+"""
+
+
+UNKNOWN = {
+    "ADD_OR_REMOVE_ONE": ("whether one record is in it", "with it as without it"),
+    "REPLACE_ONE": ("which of two records is in it", "with the one as with the other"),
+}
+CLIPPED = {
+    "batch": "the gradient of each batch's loss",
+    "group": "the gradient of the loss of each random group of a batch",
+    "example": "the gradient of each record's own loss",
+}
+SAMPLED = {
+    "poisson": "Poisson, each record independently in each step",
+    "fixed-size": "batches of a fixed size without replacement",
+}
 
 
 def _words(adjacency: str) -> str:

@@ -1,7 +1,10 @@
 """Train one cell -> runs/CELL/model and training.json. 0 keeps the initial weights, inf is non-private."""
 
 import argparse
+import math
 import secrets
+import statistics
+from collections import defaultdict
 
 import torch
 
@@ -11,13 +14,15 @@ from stages.errors import UserError, run
 from stages.keys import Cell, data_dir, initial_model_dir
 from stages.models import clip as clips
 from stages.models.batches import BatchReader
-from stages.models.losses import clip_loss
+from stages.models.objectives import OBJECTIVES, objective_of
 from stages.prepare.format import Manifest, PreparedSplit
+from stages.privacy.accounting import Plan
 from stages.privacy.facts import PrivacyFacts, TrainingFacts
+from stages.privacy.gradients import Diagnostics
 from stages.privacy.ledger import Charge, Ledger
-from stages.privacy.mechanism import METHODS, BatchClipping
+from stages.privacy.mechanism import METHODS, Mechanism
 from stages.privacy.randomness import Key
-from stages.privacy.sampling import PoissonSampling
+from stages.privacy.sampling import SAMPLERS
 from stages.train.loop import train
 
 
@@ -38,71 +43,79 @@ def main() -> None:
 
 def fine_tune(clip: clips.Clip, cell: Cell, p: params.Params, facts: PrivacyFacts) -> TrainingFacts:
     """Train in place; returns the public facts of the training."""
-    data = PreparedSplit(data_dir(cell.dataset), "train")
-    sampling = PoissonSampling(data.units, p.train.batch_size)
-    steps = sampling.steps(p.train.epochs)
-    mechanism = mechanism_of(cell, facts, p.train.clip_norm, sampling, steps)
+    method, data = p.train.methods[cell.method], PreparedSplit(data_dir(cell.dataset), "train")
+    plan = plan_of(cell, p, facts, data.units)
     key = choose_key(cell, p.privacy)
 
-    device = clips.device_of(p.compute.device)
-    model = clip.model.to(device)
-    parameters = clips.trainable_parameters(model, p.train.trainable)
+    model = clip.model.to(clips.device_of(p.compute.device))
+    parameters = clips.trainable_parameters(model, method.trainable)
     optimizer = torch.optim.AdamW(
-        parameters.values(), lr=p.train.lr, betas=p.train.betas, eps=p.train.eps, weight_decay=p.train.weight_decay
+        parameters.values(), lr=method.lr, betas=p.train.betas, eps=p.train.eps, weight_decay=p.train.weight_decay
     )
+    manifest = Manifest.read(data_dir(cell.dataset))
+    objective = objective_of(method.loss, clip, parameters, manifest.labels)
     reader = BatchReader(data, clip)
-    write_ahead(cell, p, mechanism, sampling, steps, key)  # last: what can fail before the first step has not failed
+    figures = defaultdict(list) if p.privacy.unsafe_diagnostics and cell.is_private else None
+    write_ahead(cell, p, plan, manifest, key)  # last: what can fail before the first step has not failed
     train(
         model,
         parameters,
         optimizer,
-        lambda batch: clip_loss(model, batch.images.to(device), batch.texts, clip.tokenize),
+        objective,
         reader,
-        sampling,
-        steps,
-        mechanism,
+        plan.sampling,
+        plan.steps,
+        plan.mechanism if cell.is_private else None,
         key,
+        p.compute.records_at_once,
+        watch=None if figures is None else lambda step: keep(step, figures),
     )
+    used = p.train.model_dump(exclude={"methods"}) | method.model_dump(exclude_none=True)
     return TrainingFacts(
         cell=str(cell),
         privacy=facts,
-        train=p.train.model_dump(),
+        train=used,
         trained_parameters=sum(parameter.numel() for parameter in parameters.values()),
         key=key.origin,
+        diagnostics=figures,
     )
 
 
-def mechanism_of(
-    cell: Cell, facts: PrivacyFacts, clip_norm: float, sampling: PoissonSampling, steps: int
-) -> BatchClipping | None:
-    """The mechanism that the calibration is for; None without privacy. A calibration for anything else is refused."""
-    g = facts.guarantee
-    planned = (facts.target, facts.method, g and (g.n, g.q, g.steps, g.sensitivity, g.sampler))
-    method = METHODS[cell.method]
-    needed = (sampling.n, sampling.q, steps, method.sensitivity_factor, sampling.name) if cell.is_private else None
+def plan_of(cell: Cell, p: params.Params, facts: PrivacyFacts, n: int) -> Plan:
+    """What will be done. A calibration that was made for anything else is refused."""
+    method, g = p.train.methods[cell.method], facts.guarantee
+    sampling = SAMPLERS[p.privacy.sampling](n, method.batch_size)
+    mechanism = mechanism_of(cell.method, method, g.sigma if g else 0.0)
+    plan = Plan(sampling, mechanism, method.steps or sampling.steps(method.epochs))
+    planned = (facts.target, facts.method, g and (g.n, g.batch_size, g.steps, g.sensitivity, g.sampler))
+    needed = (n, method.batch_size, plan.steps, plan.factor, p.privacy.sampling) if cell.is_private else None
     if planned != (cell.epsilon, cell.method, needed):
         raise UserError(f"{cell.privacy_json} was made for other data, values or another cell; run: dvc repro")
-    return method(clip_norm, g.sigma) if g else None
+    return plan
 
 
-def write_ahead(
-    cell: Cell, p: params.Params, mechanism: BatchClipping | None, sampling: PoissonSampling, steps: int, key: Key
-) -> None:
+def mechanism_of(name: str, method: params.Method, sigma: float) -> Mechanism:
+    own = {"groups": method.groups} if isinstance(method, params.GroupMethod) else {}
+    mechanism = METHODS[name](clip_norm=method.clip_norm, sigma=sigma, **own)
+    mechanism.accept(method.loss, OBJECTIVES[method.loss].is_sum_over_records)
+    return mechanism
+
+
+def write_ahead(cell: Cell, p: params.Params, plan: Plan, manifest: Manifest, key: Key) -> None:
     """Charge the whole planned run to the data's ledger before the first step; over budget, nothing starts."""
-    sigma = mechanism.sigma if mechanism else 0.0
     charge = Charge(
         cell=str(cell),
-        private=mechanism is not None and key.origin == "os",
-        n=sampling.n,
-        q=sampling.q,
-        steps=steps,
-        sigma=sigma,
-        clip_norm=p.train.clip_norm,
-        z=sigma / METHODS[cell.method].sensitivity_factor,
+        private=cell.is_private and key.origin == "os" and not p.privacy.unsafe_diagnostics,
+        n=plan.sampling.n,
+        q=plan.sampling.q,
+        steps=plan.steps,
+        sigma=plan.sigma,
+        clip_norm=plan.mechanism.clip_norm,
+        z=plan.z if cell.is_private else 0.0,
+        sampler=p.privacy.sampling,
     )
-    delta = p.privacy.delta_or_none or 1 / (2 * sampling.n)
-    data_hash = Manifest.read(data_dir(cell.dataset)).train.sha256
-    Ledger(data_hash).charge(secrets.token_hex(8), charge, delta, p.privacy.budget)
+    delta = p.privacy.delta_or_none or 1 / (2 * plan.sampling.n)
+    Ledger(manifest.train.sha256).charge(secrets.token_hex(8), charge, delta, p.privacy.budget)
 
 
 def choose_key(cell: Cell, privacy: params.Privacy) -> Key:
@@ -110,6 +123,15 @@ def choose_key(cell: Cell, privacy: params.Privacy) -> Key:
     if privacy.unsafe_noise_seed is not None:
         return Key.from_seed(privacy.unsafe_noise_seed + cell.seed)
     return Key.from_os() if cell.is_private else Key.from_seed(cell.seed)
+
+
+def keep(step: Diagnostics, figures: dict[str, list[float]]) -> None:
+    """Private figures, for debugging: only with unsafe_diagnostics, which the run is tagged with."""
+    finite = [i for i, norm in enumerate(step.norms) if math.isfinite(norm) and math.isfinite(step.losses[i])]
+    figures["batch_size"].append(step.records)
+    figures["mean_loss"].append(statistics.fmean(step.losses[i] for i in finite) if finite else 0.0)
+    figures["median_norm"].append(statistics.median(step.norms[i] for i in finite) if finite else 0.0)
+    figures["not_finite"].append(step.not_finite)
 
 
 if __name__ == "__main__":

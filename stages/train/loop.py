@@ -1,7 +1,7 @@
-"""Algorithm 1: sample, gradient of the whole batch's loss, clip, noise, step. Nothing else sees the private data.
+"""Algorithm 1: sample, gradient of each clip unit, clip, noise, step. Nothing else sees the private data.
 
-What leaves this module is the trained weights. Losses, norms and batch sizes are functions of the private data and are
-neither logged nor returned (privacy.md section 1).
+What leaves this module is the trained weights. Losses, norms and batch sizes are functions of the private data: they
+are neither logged nor kept, unless the caller gives a `watch` for them (privacy.md section 1).
 """
 
 import math
@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 import torch
 from tqdm import trange
 
-from stages.models.batches import Batch, BatchReader
-from stages.privacy.mechanism import BatchClipping
+from stages.models.batches import BatchReader
+from stages.privacy.gradients import Diagnostics, Objective, clipped_sum, gradient, grid_of
+from stages.privacy.mechanism import Mechanism
+from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
-from stages.privacy.sampling import PoissonSampling
+from stages.privacy.sampling import Sampling
 
 MAX_LOGIT_SCALE = math.log(100)  # as in CLIP; a public constant applied after the noise
 
@@ -22,46 +24,50 @@ def train(
     model: torch.nn.Module,
     parameters: Mapping[str, torch.nn.Parameter],
     optimizer: torch.optim.Optimizer,
-    loss_of: Callable[[Batch], torch.Tensor],
+    objective: Objective,
     reader: BatchReader,
-    sampling: PoissonSampling,
+    sampling: Sampling,
     steps: int,
-    mechanism: BatchClipping | None,
+    mechanism: Mechanism | None,
     key: Key,
+    at_once: int,
+    watch: Callable[[Diagnostics], None] | None = None,
 ) -> None:
-    """Run T steps in place. `mechanism` None is non-private training: no clip, no noise."""
+    """Run T steps in place. `mechanism` None is non-private training: the gradient of the whole batch, as it is."""
     fixed = _not_trained(model, parameters)
-    training_mode(model)
+    # No dropout: features must be the same in both passes of a batch in pieces. Batch normalisation keeps its public
+    # averages: they would carry private data without noise.
+    model.eval()
     for t in trange(steps, desc="train", unit=" steps", disable=None):
-        units = sampling.sample(key.stream("sample", t))  # line 3
-        batch = reader.batch(units, key.stream("text", t))
-        gradients = gradients_of(loss_of, batch, parameters)  # line 4
-        if mechanism is not None:
-            mechanism.clip_(gradients)  # line 5
-            mechanism.add_noise_(gradients, key.stream("noise", t))  # line 6
+        drawn = sampling.sample(key, t)  # line 3
+        records = objective.records(reader.batch(drawn, key.stream("text", t))) if len(drawn) else {}
+        if mechanism is None:
+            gradients = plain_gradient(objective, parameters, records, at_once)
+        else:
+            C = mechanism.clip_norm
+            units = mechanism.assign(drawn, sampling.n, key.stream("unit", t))
+            total, figures = clipped_sum(objective, parameters, records, units, C, at_once)  # lines 4 and 5
+            gradients = noised(total, grid_of(C), mechanism.sigma * C, key, t)  # line 6
+            if watch:
+                watch(figures)
+        for parameter, g in zip(parameters.values(), gradients, strict=True):
+            parameter.grad = g.to(parameter.dtype)
         optimizer.step()  # line 7
         if "logit_scale" in parameters:
             parameters["logit_scale"].data.clamp_(max=MAX_LOGIT_SCALE)
     _assert_unchanged(model, fixed)
 
 
-def gradients_of(
-    loss_of: Callable[[Batch], torch.Tensor], batch: Batch, parameters: Mapping[str, torch.nn.Parameter]
+def plain_gradient(
+    objective: Objective,
+    parameters: Mapping[str, torch.nn.Parameter],
+    records: Mapping[str, torch.Tensor],
+    at_once: int,
 ) -> list[torch.Tensor]:
-    """d loss / d parameters, in `parameter.grad`. An empty batch has gradient zero; the step still happens."""
-    for parameter in parameters.values():
-        parameter.grad = torch.zeros_like(parameter)
-    if len(batch):
-        loss_of(batch).backward()
-    return [parameter.grad for parameter in parameters.values()]
-
-
-def training_mode(model: torch.nn.Module) -> None:
-    """Training mode, except for batch normalisation: its running averages would carry private data without noise."""
-    model.train()
-    for module in model.modules():
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
-            module.eval()
+    """An empty batch has gradient zero; the step still happens."""
+    if not records:
+        return [torch.zeros_like(parameter) for parameter in parameters.values()]
+    return gradient(objective, parameters, records, at_once)[0]
 
 
 def _not_trained(model: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, torch.Tensor]:

@@ -6,13 +6,24 @@ import pytest
 
 from stages.calibrate import calibration
 from stages.errors import UserError
+from stages.privacy.accounting import Plan, calibrate_rdp, epsilon_rdp
+from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping
+from stages.privacy.sampling import FixedSizeSampling, PoissonSampling, ShuffledBatches
 
-SMALL = {"n": 4000, "batch_size": 32, "epochs": 2, "method": "batch"}
+DELTA = 1 / 8000
+
+
+def plan(mechanism=BatchClipping, sampling=PoissonSampling) -> Plan:
+    return Plan(sampling(4000, 32), mechanism(clip_norm=1.0, sigma=1.0), steps=250)
+
+
+def calibrated(convention="sound", sampler="poisson", **what):
+    return calibration.calibrate(plan(**what), sampler, epsilon=1.0, delta=DELTA, convention=convention)
 
 
 @pytest.fixture(scope="module")
 def sound():
-    return calibration.calibrate(epsilon=1.0, **SMALL)
+    return calibrated()
 
 
 def test_sigma_is_twice_the_multiplier_and_meets_the_target(sound):
@@ -25,7 +36,7 @@ def test_sigma_is_twice_the_multiplier_and_meets_the_target(sound):
 
 def test_the_papers_convention_claims_less_than_the_truth(sound):
     assert sound.epsilon_paper < sound.epsilon
-    paper = calibration.calibrate(epsilon=1.0, convention="paper", **SMALL)
+    paper = calibrated(convention="paper")
     assert paper.epsilon_paper == pytest.approx(1, rel=1e-3)
     assert paper.sigma < sound.sigma and paper.epsilon > 1.5
     assert paper.convention == "paper"
@@ -41,7 +52,37 @@ def test_disagreement_with_tensorflow_privacy_stops_the_run(monkeypatch):
     right = calibration.epsilon_rdp
     monkeypatch.setattr(calibration, "epsilon_rdp", lambda *args: right(*args) + 1e-5)
     with pytest.raises(UserError, match="must agree"):
-        calibration.calibrate(epsilon=1.0, **SMALL)
+        calibrated()
+
+
+def test_group_has_the_noise_of_batch_and_example_half_of_it(sound):
+    assert calibrated(mechanism=GroupClipping).sigma == sound.sigma
+    example = calibrated(mechanism=ExampleClipping)
+    assert example.z == sound.z and example.sigma == sound.z and example.sensitivity == 1
+    assert example.tensorflow_privacy.epsilon == pytest.approx(example.epsilon_rdp, abs=1e-6)
+    assert "without microbatching" in " ".join(example.tensorflow_privacy.statement.split())
+    assert example.epsilon_paper == example.epsilon_rdp  # with sensitivity C the paper's reading is right
+
+
+def test_fixed_size_sampling_is_calibrated_by_rdp_alone():
+    fixed = calibrated(sampler="fixed-size", sampling=FixedSizeSampling)
+    assert (fixed.adjacency, fixed.accountant, fixed.sampler) == ("REPLACE_ONE", "rdp", "fixed-size")
+    assert fixed.epsilon_pld is None and fixed.tensorflow_privacy is None and 0.99 < fixed.epsilon <= 1
+
+
+def test_a_shuffled_loader_has_no_calibration():
+    with pytest.raises(UserError, match="no privacy accounting"):
+        calibrated(sampler="shuffled", sampling=ShuffledBatches)
+
+
+@pytest.mark.parametrize(("n", "epochs"), [(60_000, 30), (50_000, 30), (73_257, 15)])
+@pytest.mark.parametrize("epsilon", [0.25, 0.5, 1, 3, 10])
+def test_the_papers_settings_agree_with_tensorflow_privacy(n, epochs, epsilon):
+    sampling = PoissonSampling(n, 32)
+    found = calibrate_rdp(Plan(sampling, BatchClipping(1.0, 1.0), sampling.steps(epochs)), epsilon, 1 / (2 * n))
+    by_rdp = epsilon_rdp(found, 1 / (2 * n))
+    second = calibration._second_opinion(found, 1 / (2 * n), by_rdp)  # stops when they are more than 1e-6 apart
+    assert second.epsilon == pytest.approx(by_rdp, abs=1e-6)
 
 
 def test_by_hand_prints_the_facts_of_the_papers_mnist_setting():

@@ -70,7 +70,7 @@ def test_a_failing_cell_fails_only_what_depends_on_it(copy_of_finished):
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_stopping_the_flow_leaves_no_process_behind(copy_of_finished, sent):
     params = copy_of_finished.params()
-    params["train"]["epochs"] = 500  # longer than the test
+    params["train"]["methods"]["batch"]["epochs"] = 500  # longer than the test
     copy_of_finished.write_params(params)
     flow = subprocess.Popen(
         FLOW,

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from stages.errors import UserError
-from stages.privacy.accounting import calibrate_pld, calibrate_rdp, epsilon_rdp
+from stages.privacy.accounting import Plan, calibrate_pld, calibrate_rdp, epsilon_rdp
+from stages.privacy.facts import round_up
 from stages.privacy.ledger import Charge, Ledger, show, total_epsilon
+from stages.privacy.mechanism import BatchClipping
 from stages.privacy.sampling import PoissonSampling
 
 DATA, DELTA = "d" * 64, 1 / 8000
@@ -135,6 +137,7 @@ def test_a_line_whose_head_was_not_written_counts(ledger):
 WRITER = """
 import sys
 from pathlib import Path
+from stages.privacy.facts import round_up
 from stages.privacy.ledger import Charge, Ledger
 one = Charge("a/cell", private=True, n=4000, q=0.008, steps=500, sigma=2.0, clip_norm=1.0, z=1.0)
 ledger = Ledger("d" * 64, Path(sys.argv[1]))
@@ -183,9 +186,9 @@ def test_over_budget_nothing_is_written(tmp_path):
 
 
 def test_a_run_calibrated_to_the_whole_budget_fits_into_it(tmp_path):
-    sampling = PoissonSampling(4000, 32)
-    z = calibrate_pld(sampling, 1250, 1.0, DELTA, calibrate_rdp(sampling, 1250, 1.0, DELTA))
-    whole = dataclasses.replace(ONE, z=z, sigma=2 * z, steps=1250)
+    plan = Plan(PoissonSampling(4000, 32), BatchClipping(1.0, 1.0), 1250)
+    found = calibrate_pld(calibrate_rdp(plan, 1.0, DELTA), 1.0, DELTA)
+    whole = dataclasses.replace(ONE, z=found.z, sigma=found.sigma, steps=1250)
     Ledger(DATA, tmp_path).charge("r1", whole, DELTA, budget=1.0)
     assert len(Ledger(DATA, tmp_path).charges()) == 1
 
@@ -197,9 +200,10 @@ def test_a_budget_admits_no_run_without_privacy(tmp_path):
 
 
 def test_the_total_composes_all_runs():
-    sampling = PoissonSampling(4000, 32)
+    plan = Plan(PoissonSampling(4000, 32), BatchClipping(1.0, sigma=2.0), 500)
+    assert plan.event() == ONE.event()
     assert total_epsilon([], DELTA) == 0
-    assert total_epsilon([ONE], DELTA) <= epsilon_rdp(sampling, 1.0, 500, DELTA)
+    assert total_epsilon([ONE], DELTA) <= epsilon_rdp(plan, DELTA)
     # three runs of 500 steps are one of 1,500
     three = total_epsilon([ONE, ONE, ONE], DELTA)
     assert three == pytest.approx(total_epsilon([dataclasses.replace(ONE, steps=1500)], DELTA), rel=1e-3)
@@ -211,4 +215,21 @@ def test_what_is_shown(ledger):
     ledger.charge("r4", dataclasses.replace(ONE, cell="b/cell", private=False), DELTA)
     text = show("digits", ledger, DELTA, budget=50.0)
     assert "4 run(s), 3 of them private" in text and "b/cell: NOT PRIVATE" in text
-    assert f"together: epsilon {total_epsilon([ONE] * 3, DELTA):.4g}" in text and "budget 50" in text
+    assert f"together: epsilon {round_up(total_epsilon([ONE] * 3, DELTA), 4)}" in text and "budget 50" in text
+
+
+def test_runs_with_other_neighbours_have_no_common_total_and_are_refused(ledger):
+    other = dataclasses.replace(ONE, sampler="fixed-size")
+    with pytest.raises(UserError, match="different neighbours"):
+        ledger.charge("r4", other, DELTA)
+    assert len(ledger.charges()) == 3
+    ledger.charge("r4", dataclasses.replace(other, private=False), DELTA)  # it has no epsilon to add
+
+
+def test_fixed_size_runs_are_added_up_for_replaced_records(tmp_path):
+    fixed = dataclasses.replace(ONE, sampler="fixed-size")
+    ledger = Ledger(DATA, tmp_path)
+    ledger.charge("r1", fixed, DELTA)
+    ledger.charge("r2", fixed, DELTA)
+    assert total_epsilon([fixed], DELTA) < total_epsilon([fixed, fixed], DELTA)
+    assert "replace-one" in show("digits", ledger, DELTA, budget=None)

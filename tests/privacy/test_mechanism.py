@@ -1,127 +1,77 @@
-import math
-
 import numpy as np
 import pytest
-import torch
 from dp_accounting import GaussianDpEvent, NeighboringRelation
-from scipy import stats
 
-from stages.privacy.mechanism import BatchClipping
+from stages import keys
+from stages.errors import UserError
+from stages.privacy.mechanism import METHODS, BatchClipping, ExampleClipping, GroupClipping
 from stages.privacy.randomness import Key
 
-ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
-SHAPES = [(50, 40), (300,), (7, 3, 5)]
-
-
-def gradients(scale: float, seed: int = 0) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return [scale * torch.randn(shape, generator=generator) for shape in SHAPES]
-
-
-def joint_norm(tensors) -> float:
-    return math.sqrt(sum(float(t.double().square().sum()) for t in tensors))
-
-
-def test_one_norm_over_all_tensors_is_clipped_to_C():
-    clipped = gradients(3.0)
-    BatchClipping(clip_norm=0.7, sigma=1.0).clip_(clipped)
-    assert joint_norm(clipped) == pytest.approx(0.7, rel=1e-5)
-    assert joint_norm(clipped) <= 0.7
-    # one factor for all: per-tensor clipping would change the ratios between tensors
-    ratios = [float((c / g).flatten()[0]) for c, g in zip(clipped, gradients(3.0), strict=True)]
-    assert ratios == pytest.approx([ratios[0]] * len(SHAPES), rel=1e-5)
-
-
-def test_a_gradient_inside_the_ball_is_left_alone():
-    inside = gradients(1e-4)
-    BatchClipping(clip_norm=1.0, sigma=1.0).clip_(inside)
-    assert all(torch.equal(a, b) for a, b in zip(inside, gradients(1e-4), strict=True))
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_gradient_that_is_not_finite_counts_as_zero(bad):
-    broken = gradients(1.0)
-    broken[1][5] = bad
-    BatchClipping(clip_norm=1.0, sigma=1.0).clip_(broken)
-    assert joint_norm(broken) == 0
-
-
-def test_a_gradient_beyond_float32_range_is_still_clipped_to_C():
-    huge = [torch.full((1000,), 1e37)]  # its norm overflows float32
-    BatchClipping(clip_norm=1.0, sigma=1.0).clip_(huge)
-    assert joint_norm(huge) == pytest.approx(1.0, rel=1e-5)
+ADD_REMOVE, REPLACE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
 
 
 @pytest.mark.parametrize(
-    "gradient",
+    ("mechanism", "add_remove", "replace"),
     [
-        torch.full((1_000_000,), 3.3e38),  # the factor is a subnormal float32
-        torch.randn(100_000, generator=torch.Generator().manual_seed(0)).bfloat16(),
-        torch.randn(1_000_000, generator=torch.Generator().manual_seed(0)),
+        (BatchClipping(0.25, 1.84), 0.5, 0.5),
+        (GroupClipping(0.25, 1.84, groups=9), 0.5, 0.5),
+        (ExampleClipping(0.25, 1.84), 0.25, 0.5),
     ],
-    ids=["huge", "bfloat16", "float32"],
+    ids=lambda value: type(value).__name__,
 )
-@pytest.mark.parametrize("clip_norm", [0.01, 1.0])
-def test_the_bound_holds_to_the_last_digit(gradient, clip_norm):
-    clipped = [gradient.clone()]
-    BatchClipping(clip_norm, sigma=1.0).clip_(clipped)
-    assert 0.98 * clip_norm < joint_norm(clipped) <= clip_norm
+def test_the_event_is_relative_to_the_sensitivity_of_the_relation(mechanism, add_remove, replace):
+    assert mechanism.sensitivity(ADD_REMOVE) == add_remove and mechanism.sensitivity(REPLACE) == replace
+    assert mechanism.event(ADD_REMOVE) == GaussianDpEvent(1.84 * 0.25 / add_remove)
+    with pytest.raises(ValueError, match="no sensitivity is proven"):
+        mechanism.sensitivity(NeighboringRelation.REPLACE_SPECIAL)
 
 
-def test_zero_gradient_stays_zero():
-    zero = [torch.zeros(10)]
-    BatchClipping(clip_norm=1.0, sigma=1.0).clip_(zero)
-    assert joint_norm(zero) == 0
+def test_groups_are_drawn_uniformly_and_independently_for_each_record():
+    mechanism, key, records = GroupClipping(1.0, 1.0, groups=4), Key.from_os(), np.arange(10)
+    draws = np.array([mechanism.assign(records, 10, key.stream("unit", t)) for t in range(20_000)])
+    for group in range(4):
+        share = (draws == group).mean(axis=0)
+        assert np.abs(share - 0.25).max() < 6 * (0.25 * 0.75 / 20_000) ** 0.5
+    together = [(draws[:, i] == draws[:, j]).mean() for i in range(10) for j in range(i)]
+    assert np.abs(np.array(together) - 0.25).max() < 6 * (0.25 * 0.75 / 20_000) ** 0.5
 
 
-def test_noise_is_gaussian_with_standard_deviation_sigma_times_C():
-    noise = [torch.zeros(100_000), torch.zeros(400, 250)]
-    BatchClipping(clip_norm=0.5, sigma=3.0).add_noise_(noise, Key.from_os().stream("noise", 0))
-    for tensor in noise:
-        sample = tensor.flatten().double().numpy() / 1.5
-        n = sample.size
-        assert abs(sample.mean()) < 5 / math.sqrt(n)
-        assert abs(sample.std() - 1) < 5 / math.sqrt(2 * n)
-        assert stats.kstest(sample, "norm").pvalue > 1e-6
+def test_one_more_record_moves_no_other_record_to_another_group():
+    mechanism = GroupClipping(1.0, 1.0, groups=7)
+    for t in range(50):
+        stream = lambda t=t: Key.from_seed(3).stream("unit", t)  # noqa: E731
+        without = mechanism.assign(np.array([1, 5, 8]), 10, stream())
+        assert mechanism.assign(np.array([1, 3, 5, 8]), 10, stream())[[0, 2, 3]].tolist() == without.tolist()
+        assert mechanism.assign(np.array([1, 5, 8, 10]), 11, stream())[:3].tolist() == without.tolist()
 
 
-def test_noise_differs_between_steps_and_tensors():
-    key, mechanism = Key.from_os(), BatchClipping(clip_norm=1.0, sigma=1.0)
-    draws = []
-    for step in range(3):
-        tensors = [torch.zeros(20_000), torch.zeros(20_000)]
-        mechanism.add_noise_(tensors, key.stream("noise", step))
-        draws += [t.numpy() for t in tensors]
-    correlations = np.corrcoef(draws)[np.triu_indices(len(draws), k=1)]
-    assert np.abs(correlations).max() < 5 / math.sqrt(20_000)
+def test_a_batch_is_one_unit_and_under_example_every_record_is_one():
+    records, stream = np.array([2, 4, 9]), Key.from_seed(0).stream("unit", 0)
+    assert BatchClipping(1.0, 1.0).assign(records, 10, stream).tolist() == [0, 0, 0]
+    assert GroupClipping(1.0, 1.0, groups=1).assign(records, 10, stream).tolist() == [0, 0, 0]
+    assert ExampleClipping(1.0, 1.0).assign(records, 10, stream).tolist() == [0, 1, 2]
 
 
-def test_noise_is_drawn_in_float32_when_the_gradient_is_bfloat16():
-    tensor = torch.zeros(1000, dtype=torch.bfloat16)
-    BatchClipping(clip_norm=1.0, sigma=1.0).add_noise_([tensor], Key.from_seed(0).stream("noise", 0))
-    expected = Key.from_seed(0).stream("noise", 0).standard_normal(1000, dtype=np.float32)
-    assert torch.equal(tensor, torch.from_numpy(expected).to(torch.bfloat16))
-
-
-def test_the_sensitivity_is_reached_by_opposite_gradients():
-    """Two neighbouring batches can have opposite gradients: the distance is 2C, so C would not be sound."""
-    mechanism = BatchClipping(clip_norm=0.3, sigma=1.0)
-    one, other = gradients(10.0), [-g for g in gradients(10.0)]
-    mechanism.clip_(one)
-    mechanism.clip_(other)
-    distance = joint_norm([a - b for a, b in zip(one, other, strict=True)])
-    assert distance == pytest.approx(mechanism.sensitivity(ADD_REMOVE), rel=1e-5)
-    assert distance <= mechanism.sensitivity(ADD_REMOVE) == 0.6
-
-
-def test_the_event_is_relative_to_the_sensitivity():
-    event = BatchClipping(clip_norm=0.25, sigma=1.84).event(ADD_REMOVE)
-    assert event == GaussianDpEvent(0.92)
+def test_example_refuses_a_loss_that_is_not_a_sum_over_records_and_says_why():
+    with pytest.raises(UserError, match=r"not a sum over records.*changes the terms of all others"):
+        ExampleClipping(1.0, 1.0).accept("contrastive", is_sum_over_records=False)
+    ExampleClipping(1.0, 1.0).accept("prompts", is_sum_over_records=True)
+    BatchClipping(1.0, 1.0).accept("contrastive", is_sum_over_records=False)
 
 
 @pytest.mark.parametrize(
     "wrong", [{"clip_norm": 0, "sigma": 1}, {"clip_norm": -1, "sigma": 1}, {"clip_norm": 1, "sigma": -1}]
 )
-def test_facts_that_make_no_mechanism_are_refused(wrong):
+@pytest.mark.parametrize("method", METHODS)
+def test_facts_that_make_no_mechanism_are_refused(method, wrong):
     with pytest.raises(ValueError, match="must"):
-        BatchClipping(**wrong)
+        METHODS[method](**wrong)
+
+
+def test_the_names_of_the_methods_are_those_of_the_cells():
+    assert tuple(METHODS) == keys.METHODS
+
+
+def test_no_group_at_all_is_refused():
+    with pytest.raises(ValueError, match="groups must be at least 1; got 0"):
+        GroupClipping(1.0, 1.0, groups=0)

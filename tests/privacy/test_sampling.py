@@ -4,16 +4,20 @@ import dp_accounting
 import numpy as np
 import pytest
 
+from stages import keys
+from stages.errors import UserError
 from stages.privacy.randomness import Key
-from stages.privacy.sampling import PoissonSampling
+from stages.privacy.sampling import SAMPLERS, FixedSizeSampling, PoissonSampling, Sampling, ShuffledBatches
+
+GAUSSIAN = dp_accounting.GaussianDpEvent(1.5)
 
 
-def draws(sampling: PoissonSampling, steps: int) -> np.ndarray:
+def draws(sampling: Sampling, steps: int) -> np.ndarray:
     """(steps, n) of zeros and ones."""
     key = Key.from_os()
     taken = np.zeros((steps, sampling.n))
     for t in range(steps):
-        taken[t, sampling.sample(key.stream("sample", t))] = 1
+        taken[t, sampling.sample(key, t)] = 1
     return taken
 
 
@@ -40,14 +44,50 @@ def test_batches_may_be_empty():
     assert 0 in sizes
 
 
-def test_q_one_takes_every_record_and_n_one_works():
-    assert PoissonSampling(n=7, batch_size=7).sample(Key.from_os().stream("sample", 0)).tolist() == list(range(7))
-    assert PoissonSampling(n=1, batch_size=1).sample(Key.from_os().stream("sample", 0)).tolist() == [0]
+def test_fixed_size_batches_have_that_size_without_repeats_and_each_record_the_same_chance():
+    sampling, steps = FixedSizeSampling(n=50, batch_size=10), 10_000
+    taken = draws(sampling, steps)
+    assert (taken.sum(axis=1) == 10).all()
+    assert np.abs(taken.mean(axis=0) - 0.2).max() < 6 * math.sqrt(0.2 * 0.8 / steps)
+    between_steps = [np.corrcoef(taken[:-1, i], taken[1:, i])[0, 1] for i in range(50)]
+    assert np.abs(between_steps).max() < 6 / math.sqrt(steps)
+    pairs = (taken.T @ taken / steps)[np.triu_indices(50, k=1)]  # all pairs are equally likely: 10 * 9 / (50 * 49)
+    assert np.abs(pairs - 90 / 2450).max() < 6 * math.sqrt(90 / 2450 / steps)
 
 
-def test_the_sampler_hands_out_the_event_it_implements():
-    event = PoissonSampling(n=1000, batch_size=20).event(dp_accounting.GaussianDpEvent(1.5))
-    assert event == dp_accounting.PoissonSampledDpEvent(0.02, dp_accounting.GaussianDpEvent(1.5))
+def test_a_shuffled_epoch_takes_every_record_once_and_the_next_in_another_order():
+    sampling, key = ShuffledBatches(n=12, batch_size=4), Key.from_os()
+    for first in (0, 3):
+        assert sorted(np.concatenate([sampling.sample(key, first + t) for t in range(3)])) == list(range(12))
+    orders = {tuple(map(tuple, (sampling.sample(key, t) for t in range(s, s + 3)))) for s in range(0, 60, 3)}
+    assert len(orders) > 15
+
+
+def test_the_names_of_the_samplers_are_those_of_params():
+    assert tuple(SAMPLERS) == keys.SAMPLERS
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_batch_of_a_step_is_a_pure_function_of_key_and_step(name):
+    sampling, key = SAMPLERS[name](n=1000, batch_size=100), Key.from_os()
+    assert sampling.sample(key, 3).tolist() == sampling.sample(key, 3).tolist()
+    assert sampling.sample(key, 3).tolist() != sampling.sample(key, 4).tolist()
+    assert sampling.sample(key, 3).tolist() != sampling.sample(Key.from_os(), 3).tolist()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_q_one_takes_every_record_and_n_one_works(name):
+    assert SAMPLERS[name](n=7, batch_size=7).sample(Key.from_os(), 0).tolist() == list(range(7))
+    assert SAMPLERS[name](n=1, batch_size=1).sample(Key.from_os(), 0).tolist() == [0]
+
+
+def test_each_sampler_hands_out_the_event_it_implements():
+    event = PoissonSampling(n=1000, batch_size=20).event(GAUSSIAN)
+    assert event == dp_accounting.PoissonSampledDpEvent(0.02, GAUSSIAN)
+    event = FixedSizeSampling(n=1000, batch_size=20).event(GAUSSIAN)
+    assert event == dp_accounting.SampledWithoutReplacementDpEvent(1000, 20, GAUSSIAN)
+    with pytest.raises(UserError, match="no privacy accounting"):
+        ShuffledBatches(n=1000, batch_size=20).event(GAUSSIAN)
 
 
 @pytest.mark.parametrize(
@@ -60,5 +100,5 @@ def test_steps_are_rounded_up_exactly(n, batch_size, epochs, steps):
 
 @pytest.mark.parametrize("batch_size", [0, 11])
 def test_a_batch_size_outside_the_data_is_refused(batch_size):
-    with pytest.raises(ValueError, match="between 1 and n=10"):
+    with pytest.raises(UserError, match="between 1 and n=10"):
         PoissonSampling(n=10, batch_size=batch_size)

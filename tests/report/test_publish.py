@@ -57,15 +57,15 @@ def test_a_private_run_carries_its_guarantee(finished):
     assert p["privacy.convention"] == "sound"
     assert {"git_commit", "data_fingerprint", "dvc_stage", "guarantee"} <= set(run.data.tags)
     assert run.data.tags["guarantee"] == "none (fixed noise seed: for tests only)"
-    text = mlflow.artifacts.load_text(f"{run.info.artifact_uri}/privacy-statement.txt")
-    assert text.startswith("NO GUARANTEE") and "TensorFlow Privacy" in text
+    text = mlflow.artifacts.load_text(f"{run.info.artifact_uri}/privacy-statement.md")
+    assert "**NO GUARANTEE" in text and "TensorFlow Privacy" in text
 
 
 def test_private_per_step_figures_are_not_published(finished):
     for run in children(finished).values():
         assert set(run.data.metrics) == {"accuracy", "accuracy_low", "accuracy_high", "n_test"}
         artifacts = {a.path for a in client(finished).list_artifacts(run.info.run_id)}
-        assert artifacts == {"confusion.png", "details.json", "metrics.json", "privacy-statement.txt", "training.json"}
+        assert artifacts == {"confusion.png", "details.json", "metrics.json", "privacy-statement.md", "training.json"}
 
 
 def test_no_plain_hash_of_the_private_data_is_published(finished):

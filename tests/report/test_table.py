@@ -6,9 +6,9 @@ import pytest
 
 from stages.evaluate.results import Metrics
 from stages.keys import Cell
-from stages.privacy.facts import Guarantee, PrivacyFacts, TensorFlowPrivacy, TrainingFacts
+from stages.privacy.facts import Guarantee, PrivacyFacts, TensorFlowPrivacy, TrainingFacts, round_up
 from stages.report import plot
-from stages.report.statement import guarantee_tag, round_up, sound_epsilon, statement
+from stages.report.statement import guarantee_tag, sound_epsilon, statement
 from stages.report.table import Outcome, markdown, summarise
 
 
@@ -25,7 +25,6 @@ def guarantee(epsilon: float, convention: str = "sound") -> Guarantee:
         sampler="poisson",
         n=4000,
         batch_size=32,
-        epochs=1.0,
         q=0.008,
         steps=125,
         z=1.0,
@@ -36,7 +35,9 @@ def guarantee(epsilon: float, convention: str = "sound") -> Guarantee:
     )
 
 
-def outcome(epsilon: str, score: float, seed: int = 0, key: str = "os", convention: str = "sound") -> Outcome:
+def outcome(
+    epsilon: str, score: float, seed: int = 0, key: str = "os", convention: str = "sound", diagnostics=None
+) -> Outcome:
     cell = Cell("classification", "digits", "tiny-clip", "batch", epsilon, seed)
     g = guarantee(0.99996 * float(epsilon), convention) if cell.is_private else None
     training = TrainingFacts(
@@ -45,6 +46,7 @@ def outcome(epsilon: str, score: float, seed: int = 0, key: str = "os", conventi
         train={"clip_norm": 0.5},
         trained_parameters=10,
         key=key if cell.is_private else "none",
+        diagnostics=diagnostics,
     )
     metrics = Metrics(primary="accuracy", n=100, low=score - 0.1, high=score + 0.05, accuracy=score)
     return Outcome(cell, metrics, training)
@@ -92,10 +94,28 @@ def test_a_bound_is_never_rounded_down():
             assert value * (1 - 1e-9) <= float(round_up(value, digits)) <= value * (1 + 10 ** (1 - digits))
 
 
+def claim(text: str) -> str:
+    """What stands under the title and the name of the model."""
+    title, model, first, *_ = text.split("\n\n")
+    assert title == "# Privacy statement" and model.startswith("Model: `classification/digits")
+    return first.replace("**", "")
+
+
 def test_a_sound_statement_names_all_that_the_claim_rests_on():
     text = statement(outcome("3", 0.8).training)
-    assert text.startswith("The released weights are (2.99988, 0.000125)-differentially private.")
-    for words in ("C = 0.5", "sigma = 2", "z = 1", "poisson", "q = 0.008", "n = 4000", "T = 125", "it says so"):
+    assert claim(text) == "The released weights are (2.99988, 0.000125)-differentially private."
+    for words in (
+        "C = 0.5",
+        "sigma = 2",
+        "z = 1",
+        "Poisson",
+        "add-or-remove-one",
+        "2.99988 by PLD",
+        "q = 0.008",
+        "n = 4000",
+        "T = 125",
+        "it says so",
+    ):
         assert words in text, words
 
 
@@ -104,20 +124,32 @@ def test_a_sound_statement_names_all_that_the_claim_rests_on():
     [
         (outcome("3", 0.8, key="fixed"), "none (fixed noise seed: for tests only)", "NO GUARANTEE"),
         (outcome("3", 0.8, convention="paper"), "paper-convention (not sound)", "NOT CALIBRATED SOUNDLY"),
+        (
+            outcome("3", 0.8, diagnostics={"mean_loss": [1.0]}),
+            "none (unsafe_diagnostics: private figures are released)",
+            "PRIVATE FIGURES ARE KEPT",
+        ),
     ],
 )
 def test_what_is_not_sound_says_so_everywhere(made, tag, words):
     assert guarantee_tag(made.training) == tag
-    assert statement(made.training).startswith(words)
+    assert claim(statement(made.training)).startswith(words)
     assert f"NOT A SOUND GUARANTEE: {tag}" in markdown(summarise([made]))
 
 
-def test_a_fixed_noise_seed_bounds_nothing():
-    assert sound_epsilon(outcome("3", 0.8, key="fixed").training) == math.inf
+def test_a_fixed_noise_seed_bounds_nothing_and_no_claim_is_made():
+    made = outcome("3", 0.8, key="fixed")
+    assert sound_epsilon(made.training) == math.inf
+    assert "differentially private" not in statement(made.training)
+
+
+def test_one_unsound_trial_makes_the_row_unsound():
+    text = markdown(summarise([outcome("3", 0.8), outcome("3", 0.8, seed=1, key="fixed")]))
+    assert "NOT A SOUND GUARANTEE: none (fixed noise seed" in text
 
 
 def test_non_private_and_zero_shot_are_called_so():
-    assert statement(outcome("inf", 0.9).training).startswith("NON-PRIVATE")
+    assert claim(statement(outcome("inf", 0.9).training)).startswith("NON-PRIVATE")
     assert guarantee_tag(outcome("0", 0.6).training) == "no private data used"
 
 

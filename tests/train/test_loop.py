@@ -7,23 +7,26 @@ import pytest
 import torch
 
 from stages.models import clip as clips
-from stages.models.batches import Batch, BatchReader
-from stages.models.losses import clip_loss
-from stages.prepare.format import Dataset, PreparedSplit, Row, png, write
-from stages.privacy.mechanism import BatchClipping
+from stages.models.batches import BatchReader
+from stages.models.objectives import Contrastive, objective_of
+from stages.prepare.format import Dataset, Labels, PreparedSplit, Row, png, write
+from stages.privacy.gradients import gradient, grid_of
+from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping
+from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
-from stages.privacy.sampling import PoissonSampling
-from stages.train.loop import gradients_of, train, training_mode
+from stages.privacy.sampling import FixedSizeSampling, PoissonSampling
+from stages.train.loop import train
 
 N = 40
+LABELS = Labels(classes=("a", "b"), templates=("a {}",))
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> PreparedSplit:
     rng = np.random.default_rng(0)
-    rows = [Row(png(rng.integers(0, 256, (28, 28), dtype=np.uint8)), (f"text {i}",), None, f"u{i}") for i in range(N)]
+    rows = [Row(png(rng.integers(0, 256, (28, 28), dtype=np.uint8)), (f"text {i}",), i % 2, f"u{i}") for i in range(N)]
     folder = tmp_path_factory.mktemp("data") / "noise"
-    write(folder, "noise", Dataset("made here", "none", None, rows[:-1], rows[-1:]))
+    write(folder, "noise", Dataset("made here", "none", LABELS, rows[:-1], rows[-1:]))
     return PreparedSplit(folder, "train")
 
 
@@ -35,7 +38,21 @@ def tiny() -> clips.Clip:
 class Run:
     """One training, with plain gradient descent of rate 1 unless told otherwise: weights move by minus the gradient."""
 
-    def __init__(self, data, *, steps=3, batch_size=8, mechanism=None, key=None, part="all", optimizer=None):
+    def __init__(
+        self,
+        data,
+        *,
+        steps=3,
+        batch_size=8,
+        mechanism=None,
+        key=None,
+        part="all",
+        optimizer=None,
+        loss="contrastive",
+        sampling=PoissonSampling,
+        at_once=16,
+        watch=None,
+    ):
         clip = tiny()
         self.model = clip.model
         self.parameters = clips.trainable_parameters(self.model, part)
@@ -44,12 +61,14 @@ class Run:
             self.model,
             self.parameters,
             (optimizer or (lambda p: torch.optim.SGD(p, lr=1.0)))(self.parameters.values()),
-            lambda batch: clip_loss(self.model, batch.images, batch.texts, clip.tokenize),
+            objective_of(loss, clip, self.parameters, LABELS),
             BatchReader(data, clip),
-            PoissonSampling(data.units, batch_size),
+            sampling(data.units, batch_size),
             steps,
             mechanism,
             key or Key.from_seed(0),
+            at_once,
+            watch,
         )
 
     def moved(self) -> torch.Tensor:
@@ -59,13 +78,25 @@ class Run:
 def test_without_noise_a_step_moves_at_most_C(data):
     for clip_norm in (0.05, 0.5):
         run = Run(data, steps=1, mechanism=BatchClipping(clip_norm, sigma=0.0))
-        assert run.moved().double().norm().item() == pytest.approx(clip_norm, rel=1e-4)
+        assert run.moved().double().norm().item() == pytest.approx(clip_norm, rel=2e-4)
 
 
-def test_noise_has_standard_deviation_sigma_C_in_every_trained_tensor(data):
+METHODS = {
+    "batch": {"mechanism": BatchClipping},
+    "group": {"mechanism": lambda C, sigma: GroupClipping(C, sigma, groups=3)},
+    "example": {"mechanism": ExampleClipping, "loss": "prompts", "part": "image-tower"},
+}
+
+
+def with_noise(method: str, C: float, sigma: float) -> dict:
+    return METHODS[method] | {"mechanism": METHODS[method]["mechanism"](C, sigma)}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_noise_has_standard_deviation_sigma_C_in_every_trained_tensor(data, method):
     key, C, sigma = Key.from_os(), 0.1, 4.0
-    noisy = Run(data, steps=1, mechanism=BatchClipping(C, sigma), key=key)
-    quiet = Run(data, steps=1, mechanism=BatchClipping(C, 0.0), key=key)
+    noisy = Run(data, steps=1, **with_noise(method, C, sigma), key=key)
+    quiet = Run(data, steps=1, **with_noise(method, C, 0.0), key=key)
     noise = (noisy.moved() - quiet.moved()).double()
     assert noise.std().item() == pytest.approx(sigma * C, rel=5 / math.sqrt(2 * noise.numel()))
     start = 0
@@ -76,38 +107,73 @@ def test_noise_has_standard_deviation_sigma_C_in_every_trained_tensor(data):
             assert part.std().item() == pytest.approx(sigma * C, rel=6 / math.sqrt(2 * part.numel())), name
 
 
-def test_an_empty_batch_still_adds_noise_and_counts_as_a_step(data):
+def test_the_sum_over_units_grows_while_the_noise_does_not(data):
+    """With q = 1 all records are in every batch: groups and examples add up to more than one clip."""
+    moved = {m: Run(data, steps=1, batch_size=N - 1, **with_noise(m, 1e-3, 0.0)).moved().norm() for m in METHODS}
+    assert moved["batch"] <= 1e-3 < moved["group"] <= 3e-3
+    assert 1e-3 < moved["example"] <= (N - 1) * 1e-3
+
+
+def test_fixed_size_batches_train_too(data):
+    sizes = []
+    Run(
+        data,
+        mechanism=BatchClipping(0.1, 1.0),
+        sampling=FixedSizeSampling,
+        watch=lambda figures: sizes.append(figures.records),
+    )
+    assert sizes == [8, 8, 8]
+
+
+def test_a_batch_that_exceeds_memory_takes_the_same_step(data):
+    whole, pieces = (
+        Run(data, steps=1, batch_size=30, mechanism=BatchClipping(0.5, 0.0), at_once=at_once) for at_once in (100, 7)
+    )
+    assert torch.allclose(whole.moved(), pieces.moved(), atol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_empty_batch_still_adds_noise_and_counts_as_a_step(data, method):
     class Nothing(PoissonSampling):
-        def sample(self, stream):
+        def sample(self, key, t):
             return np.array([], dtype=np.int64)
 
+    optimizers = []
+
+    def adamw(parameters):
+        optimizers.append(torch.optim.AdamW(parameters, lr=1e-3))
+        return optimizers[0]
+
+    run = Run(data, steps=2, **with_noise(method, 1.0, 1.0), sampling=Nothing, optimizer=adamw)
+    assert (run.moved() != 0).float().mean() > 0.99
+    assert {int(state["step"]) for state in optimizers[0].state.values()} == {2}
+
+
+def test_a_parameter_that_the_loss_does_not_use_is_noised_like_the_others(data):
+    """If only parameters that the batch touches were noised, which ones moved would tell what was in the batch."""
     clip = tiny()
+    clip.model.register_parameter("unused", torch.nn.Parameter(torch.zeros(1000)))
     parameters = clips.trainable_parameters(clip.model, "all")
-    before = torch.cat([p.detach().flatten() for p in parameters.values()])
-    optimizer = torch.optim.AdamW(parameters.values(), lr=1e-3)
     train(
         clip.model,
         parameters,
-        optimizer,
-        lambda batch: pytest.fail("there is no loss of an empty batch"),
+        torch.optim.SGD(parameters.values(), lr=1.0),
+        Contrastive(clip, parameters),
         BatchReader(data, clip),
-        Nothing(data.units, 8),
-        2,
-        BatchClipping(1.0, 1.0),
+        PoissonSampling(data.units, 8),
+        1,
+        BatchClipping(0.5, 2.0),
         Key.from_os(),
+        100,
     )
-    after = torch.cat([p.detach().flatten() for p in parameters.values()])
-    assert (after != before).float().mean() > 0.99
-    assert {int(state["step"]) for state in optimizer.state.values()} == {2}
+    assert clip.model.unused.std().item() == pytest.approx(1.0, rel=0.15)
 
 
-def test_a_parameter_without_gradient_is_noised_like_the_others(data):
-    """If only parameters that the batch touches were noised, which ones moved would tell what was in the batch."""
-    clip = tiny()
-    parameters = clips.trainable_parameters(clip.model, "all")
-    batch = Batch(torch.randn(3, 3, 28, 28), ["a", "b", "c"])
-    grads = gradients_of(lambda b: clip.model.encode_image(b.images).sum(), batch, parameters)
-    assert len(grads) == len(parameters) and all(g is not None for g in grads)
+def test_figures_of_the_private_data_are_kept_only_for_who_asks(data):
+    figures = []
+    Run(data, steps=2, **with_noise("group", 0.1, 1.0), watch=figures.append)
+    assert len(figures) == 2 and all(step.records > 0 and len(step.norms) == len(step.losses) for step in figures)
+    assert all(step.not_finite == 0 for step in figures)
 
 
 def test_the_same_key_gives_the_same_weights_and_another_key_others(data):
@@ -128,45 +194,94 @@ def test_non_private_training_neither_clips_nor_adds_noise(data):
     run = Run(data, steps=1, mechanism=None)
     clip = tiny()
     key, sampling = Key.from_seed(0), PoissonSampling(data.units, 8)
-    batch = BatchReader(data, clip).batch(sampling.sample(key.stream("sample", 0)), key.stream("text", 0))
-    clip_loss(clip.model, batch.images, batch.texts, clip.tokenize).backward()
-    for name, parameter in clip.model.named_parameters():
+    batch = BatchReader(data, clip).batch(sampling.sample(key, 0), key.stream("text", 0))
+    parameters = clips.trainable_parameters(clip.model, "all")
+    objective = Contrastive(clip, parameters)
+    expected, _ = gradient(objective, parameters, objective.records(batch), 100)
+    for name, g in zip(parameters, expected, strict=True):
         if name != "logit_scale":  # clamped afterwards
             moved = run.model.get_parameter(name) - run.before[name]
-            assert torch.allclose(moved, -parameter.grad, atol=1e-6), name
+            assert torch.allclose(moved, -g, atol=1e-6), name
 
 
-def test_batch_norm_keeps_its_public_averages():
-    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
-    training_mode(model)
-    before = model[1].running_mean.clone()
-    model(torch.randn(8, 3) + 5)
-    assert model.training and torch.equal(model[1].running_mean, before)
+def test_dropout_is_off_and_batch_norm_keeps_its_public_averages(data):
+    clip = tiny()
+    clip.model.visual.front = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.BatchNorm2d(3))
+    plain = clip.model.visual.forward
+    seen = []
+
+    def forward(images):
+        seen.append(clip.model.visual.front(images))
+        return plain(seen[-1])
+
+    clip.model.visual.forward = forward
+    parameters = clips.trainable_parameters(clip.model, "all")
+    train(
+        clip.model,
+        parameters,
+        torch.optim.SGD(parameters.values(), lr=1.0),
+        Contrastive(clip, parameters),
+        BatchReader(data, clip),
+        PoissonSampling(data.units, N - 1),
+        1,
+        BatchClipping(0.5, 0.0),
+        Key.from_seed(0),
+        10,
+    )
+    assert len(seen) == 8 and torch.equal(seen[0], seen[4])  # four pieces, twice: both passes see the same
+    assert not clip.model.visual.front[1].running_mean.any()
+
+
+def test_a_bfloat16_model_gets_the_noise_of_a_float32_one(data):
+    key = Key.from_seed(1)
+    clip = tiny()
+    clip.model.bfloat16()
+    parameters = clips.trainable_parameters(clip.model, "image-tower")
+    before = {name: p.detach().clone() for name, p in parameters.items()}
+
+    class Nothing(PoissonSampling):
+        def sample(self, key, t):
+            return np.array([], dtype=np.int64)
+
+    train(
+        clip.model,
+        parameters,
+        torch.optim.SGD(parameters.values(), lr=1.0),
+        Contrastive(clip, parameters),
+        BatchReader(data, clip),
+        Nothing(data.units, 8),
+        1,
+        BatchClipping(1.0, 100.0),
+        key,
+        16,
+    )
+    expected = noised([torch.zeros(p.shape) for p in parameters.values()], grid_of(1.0), 100.0, key, 0)
+    for (name, p), noise in zip(parameters.items(), expected, strict=True):
+        assert p.dtype == torch.bfloat16
+        assert torch.equal(p, before[name] - noise.to(torch.bfloat16)), name
 
 
 def test_a_buffer_that_changes_outside_the_mechanism_stops_the_run(data):
-    class Leaky(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.zeros(2))
-            self.register_buffer("seen", torch.zeros(1))
+    class Leaky(Contrastive):
+        def features(self, parameters, records, merge):
+            self._model.seen += records["images"].sum()
+            return super().features(parameters, records, merge)
 
-        def forward(self, images):
-            self.seen += images.sum()
-            return (self.weight * images.mean()).sum()
-
-    model, clip = Leaky(), tiny()
+    clip = tiny()
+    clip.model.register_buffer("seen", torch.zeros(1))
+    parameters = clips.trainable_parameters(clip.model, "all")
     with pytest.raises(RuntimeError, match="outside the private mechanism: seen"):
         train(
-            model,
-            dict(model.named_parameters()),
-            torch.optim.SGD(model.parameters(), lr=0.1),
-            lambda batch: model(batch.images),
+            clip.model,
+            parameters,
+            torch.optim.SGD(parameters.values(), lr=0.1),
+            Leaky(clip, parameters),
             BatchReader(data, clip),
             PoissonSampling(data.units, 20),
             1,
             BatchClipping(1.0, 1.0),
             Key.from_os(),
+            100,
         )
 
 

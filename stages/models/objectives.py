@@ -1,0 +1,112 @@
+"""Losses of a batch, in two parts: the features of each record, and the loss of all of them (privacy/gradients.py).
+
+Both are pure functions of the trained parameters, so that a backward pass can be vmapped over clip units.
+"""
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch.func import functional_call
+
+from stages.errors import UserError
+from stages.models.batches import Batch
+from stages.models.clip import Clip
+from stages.models.prompts import class_features
+from stages.prepare.format import Labels
+
+PADDING = -1e9  # a similarity that no softmax sees; -inf would make NaN of a row that is all padding
+FIXED_TEXTS = 2**16  # features of texts that are kept when the text tower is not trained
+
+
+class Contrastive:
+    """Equation (1) of the paper: -1/b sum_i log softmax_j(s_ij)_ii - 1/b sum_i log softmax_j(s_ji)_ii.
+
+    It is not a sum over records: every pair is in every term.
+    """
+
+    is_sum_over_records = False
+
+    def __init__(self, clip: Clip, trained: dict[str, torch.nn.Parameter], labels: Labels | None = None):
+        self._model, self._tokenize = clip.model, clip.tokenize
+        self._device = next(clip.model.parameters()).device
+        self._text_is_trained = any(not name.startswith("visual.") and name != "logit_scale" for name in trained)
+        self._fixed_text = functools.lru_cache(maxsize=FIXED_TEXTS)(self._encode_fixed)
+
+    @torch.no_grad()
+    def _encode_fixed(self, text: str) -> torch.Tensor:
+        return self._model.encode_text(self._tokenize([text]).to(self._device), normalize=True)[0]
+
+    def records(self, batch: Batch) -> dict[str, torch.Tensor]:
+        if self._text_is_trained:
+            text = {"tokens": self._tokenize(batch.texts).to(self._device)}
+        else:
+            text = {"text": torch.stack([self._fixed_text(t) for t in batch.texts])}
+        return {"images": batch.images.to(self._device), **text}
+
+    def features(self, parameters, records, merge: bool) -> dict[str, torch.Tensor]:
+        """(b, d) each. Equal texts have equal features: merged, each distinct one is encoded once."""
+        tokens, index = records.get("tokens"), None
+        if merge and tokens is not None:
+            tokens, index = torch.unique(tokens, dim=0, return_inverse=True)
+        image, text = _encode(self._model, parameters, records["images"], tokens)
+        if tokens is None:
+            text = records["text"]
+        return {"image": image, "text": text if index is None else text[index]}
+
+    def loss(self, parameters, features, present) -> torch.Tensor:
+        scale = parameters.get("logit_scale", self._model.logit_scale).exp()
+        similarity = scale * features["image"] @ features["text"].T  # (b, b)
+        own = torch.arange(len(similarity), device=similarity.device)
+        hidden = torch.where(present, 0.0, PADDING)  # over the columns of both directions
+        each = F.cross_entropy(similarity + hidden, own, reduction="none")
+        each = each + F.cross_entropy(similarity.T + hidden, own, reduction="none")
+        return torch.where(present, each, 0.0).sum() / present.sum()
+
+
+class PromptSoftmax:
+    """Each image's softmax against the fixed class prompts: the mean over records of a term of its own.
+
+    The prompts are those of the public initial weights and stay as they are, so the text tower must not be trained.
+    """
+
+    is_sum_over_records = True
+
+    def __init__(self, clip: Clip, trained: dict[str, torch.nn.Parameter], labels: Labels | None):
+        if labels is None:
+            raise UserError("the loss prompts needs class labels, and this dataset has none; use the loss contrastive")
+        if others := [name for name in trained if not name.startswith("visual.")]:
+            raise UserError(
+                f"the loss prompts stands against fixed prompts, and {others[0]} is trained too; "
+                "set trainable to image-tower"
+            )
+        self._model = clip.model
+        self._device = next(clip.model.parameters()).device
+        scale = clip.model.logit_scale.exp().detach()
+        self._classes = scale * class_features(clip, labels, self._device)  # (classes, d)
+
+    def records(self, batch: Batch) -> dict[str, torch.Tensor]:
+        return {"images": batch.images.to(self._device), "labels": torch.tensor(batch.labels, device=self._device)}
+
+    def features(self, parameters, records, merge: bool) -> dict[str, torch.Tensor]:
+        image, _ = _encode(self._model, parameters, records["images"], None)
+        return {"image": image, "labels": records["labels"]}
+
+    def loss(self, parameters, features, present) -> torch.Tensor:
+        each = F.cross_entropy(features["image"] @ self._classes.T, features["labels"], reduction="none")
+        return torch.where(present, each, 0.0).sum() / present.sum()
+
+
+def _encode(model, parameters, images, tokens) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Normalised features with these parameters in place of the model's; open_clip answers in two ways."""
+    answer = functional_call(model, dict(parameters), (images, tokens))
+    if isinstance(answer, dict):
+        return answer["image_features"], answer.get("text_features")
+    return answer[0], answer[1]
+
+
+OBJECTIVES = {"contrastive": Contrastive, "prompts": PromptSoftmax}
+
+
+def objective_of(loss: str, clip: Clip, trained: dict[str, torch.nn.Parameter], labels: Labels | None):
+    return OBJECTIVES[loss](clip, trained, labels)

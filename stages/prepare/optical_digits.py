@@ -1,0 +1,54 @@
+"""Public handwritten digits for choosing hyper-parameters: the 1,797 scans of 8 x 8 that scikit-learn carries.
+
+Enlarged to MNIST's format, the first 1,000 are turned, moved and scaled into as many training rows as wanted, so that
+n, the sampling rate and the noise can be those of the private data they stand for. The other 797 are the test split.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from PIL import Image
+
+from stages.prepare.format import Dataset, Row, png
+from stages.prepare.mnist5k import DIGITS
+
+TRAIN_SCANS = 1000
+SIZE, INK = 28, 20  # MNIST's digits fill 20 of 28 pixels
+
+
+def load(train: int, seed: int) -> Dataset:
+    from sklearn.datasets import load_digits
+
+    scans, labels = load_digits(return_X_y=True)
+    scans = (scans.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    rng = np.random.default_rng(seed)
+
+    def train_rows() -> Iterator[Row]:
+        for i in range(train):
+            scan = int(rng.integers(TRAIN_SCANS))
+            image = varied(scans[scan], rng)
+            yield Row(png(image), DIGITS.captions(int(labels[scan])), int(labels[scan]), unit=f"optical-train-{i}")
+
+    def test_rows() -> Iterator[Row]:
+        for scan in range(TRAIN_SCANS, len(scans)):
+            label = int(labels[scan])
+            yield Row(png(placed(scans[scan], INK)), DIGITS.captions(label), label, unit=f"optical-test-{scan}")
+
+    return Dataset(
+        source="scikit-learn's digits, enlarged and varied",
+        licence="UCI optical recognition of handwritten digits: CC BY 4.0",
+        labels=DIGITS,
+        train=train_rows(),
+        test=test_rows(),
+    )
+
+
+def placed(scan: np.ndarray, ink: int) -> Image.Image:
+    canvas = Image.new("L", (SIZE, SIZE))
+    canvas.paste(Image.fromarray(scan).resize((ink, ink), Image.Resampling.BICUBIC), ((SIZE - ink) // 2,) * 2)
+    return canvas
+
+
+def varied(scan: np.ndarray, rng: np.random.Generator) -> Image.Image:
+    image = placed(scan, int(INK * rng.uniform(0.85, 1.15)))
+    return image.rotate(rng.uniform(-15, 15), Image.Resampling.BILINEAR, translate=tuple(rng.uniform(-2, 2, size=2)))

@@ -1,0 +1,191 @@
+"""The noiseless part of a step: the gradient of each clip unit, clipped, and their exact sum.
+
+A unit is the set of drawn records that share one clip: all of them, a group, or one (see mechanism.py). Its gradient is
+that of the loss of its records alone. Three ways to compute it, all exact:
+
+    many small units     one vmapped backward pass over units padded to a common size; padding adds nothing
+    one unit at a time   a plain backward pass, where the gradients of several units would not fit in memory
+    a unit in pieces     where the records of one unit exceed memory: their features first, the loss on all of them, and
+                         then each piece again with its part of the derivative: the gradient of the WHOLE unit's loss
+
+A unit whose gradient is not finite counts as zero. Clipped gradients are rounded towards zero to a grid that is fixed
+by C, which never lengthens them; sums on the grid are exact in float64, in whatever order and chunks. What is not exact
+is a unit's own gradient: float32 arithmetic depends in its last digits on which units share a pass, so one more record
+moves the others by about 1e-6 C (measured in tests/models/test_objectives.py). Clipping to (1 - 1e-4) C leaves a margin
+for that, so that the stated sensitivity also holds for what the computer does.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch.func import grad_and_value, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+GRID_BITS = 30  # C is 2^30 grid steps, or up to twice that
+MARGIN = 1e-4  # of C, kept free for rounding errors of float32: see above
+BLOCK_BYTES = 2**20  # of gradients, clipped and added together
+GRADIENT_BYTES = 256 * 2**20  # gradients of units that are held at once, where there is a choice
+
+Parameters = Mapping[str, torch.Tensor]
+Records = Mapping[str, torch.Tensor]  # one row a record
+
+
+class Objective(Protocol):
+    """A loss in two parts: what each record gives by itself, and what all of them give together."""
+
+    def features(self, parameters: Parameters, records: Records, merge: bool) -> dict[str, torch.Tensor]:
+        """One row a record. `merge` allows to compute equal inputs once, which vmap cannot."""
+
+    def loss(self, parameters: Parameters, features: Mapping[str, torch.Tensor], present: torch.Tensor) -> torch.Tensor:
+        """A number; rows that are not `present` are padding, and contribute nothing."""
+
+
+@dataclass
+class Diagnostics:
+    """Figures of one step. They are functions of the private data: not for release (privacy.md section 1)."""
+
+    records: int
+    losses: list[float]  # one a unit, as the next
+    norms: list[float]  # before clipping
+
+    @property
+    def not_finite(self) -> int:
+        return sum(not math.isfinite(norm) for norm in self.norms)
+
+
+def grid_of(clip_norm: float) -> float:
+    """A power of two, so that scaling by it is exact."""
+    return 2.0 ** (math.floor(math.log2(clip_norm)) - GRID_BITS)
+
+
+def clipped_sum(
+    objective: Objective, parameters: Parameters, records: Records, units: np.ndarray, clip_norm: float, at_once: int
+) -> tuple[list[torch.Tensor], Diagnostics]:
+    """Sum over units of g * min(1, C / ||g||), in steps of the grid, one tensor a parameter.
+
+    `units` has the unit of each record; at most `at_once` records go through the model together.
+    """
+    figures = Diagnostics(len(units), [], [])
+    total = None
+    for members, present in _chunks(_members(units), parameters, at_once):
+        if len(members) == 1:
+            gradients, loss = _one(objective, parameters, _take(records, members[0]), at_once)
+        else:
+            gradients, loss = _several(objective, parameters, _take(records, members), present)
+        norms = _joint_norms(gradients)
+        figures.norms += norms.tolist()
+        figures.losses += loss.tolist()
+        clipped = _on_grid(gradients, norms, clip_norm)
+        total = clipped if total is None else [a.double().add_(b) for a, b in zip(total, clipped, strict=True)]
+    if total is None:
+        total = [torch.zeros_like(p) for p in parameters.values()]
+    return total, figures
+
+
+def gradient(
+    objective: Objective, parameters: Parameters, records: Records, at_once: int
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """d loss / d parameters of all records as one unit, and the loss. Parameters that the loss does not use have 0."""
+    first = next(iter(records.values()))
+    count, values = len(first), list(parameters.values())
+    present = torch.ones(count, dtype=torch.bool, device=first.device)
+    if count <= at_once:
+        loss = objective.loss(parameters, objective.features(parameters, records, merge=True), present)
+        return list(torch.autograd.grad(loss, values, materialize_grads=True)), loss.detach()
+
+    pieces = [{k: v[i : i + at_once] for k, v in records.items()} for i in range(0, count, at_once)]
+    with torch.no_grad():
+        parts = [objective.features(parameters, piece, merge=True) for piece in pieces]
+    features = {k: torch.cat([part[k] for part in parts]) for k in parts[0]}
+    differentiable = [k for k, v in features.items() if v.is_floating_point()]
+    for k in differentiable:
+        features[k].requires_grad_()
+    loss = objective.loss(parameters, features, present)
+    cotangents = torch.autograd.grad(loss, [*values, *(features[k] for k in differentiable)], materialize_grads=True)
+    gradients, cotangents = list(cotangents[: len(values)]), cotangents[len(values) :]
+    for i, piece in zip(range(0, count, at_once), pieces, strict=True):
+        again = objective.features(parameters, piece, merge=True)
+        surrogate = sum((again[k] * c[i : i + at_once]).sum() for k, c in zip(differentiable, cotangents, strict=True))
+        for total, part in zip(gradients, torch.autograd.grad(surrogate, values, materialize_grads=True), strict=True):
+            total.add_(part)
+    return gradients, loss.detach()
+
+
+def _one(objective, parameters, records, at_once):
+    gradients, loss = gradient(objective, parameters, records, at_once)
+    return [g.unsqueeze(0) for g in gradients], loss.unsqueeze(0)
+
+
+def _several(objective, parameters, records, present):
+    def loss_of(values, unit, there):
+        return objective.loss(values, objective.features(values, unit, merge=False), there)
+
+    values = {name: p.detach() for name, p in parameters.items()}
+    with sdpa_kernel(SDPBackend.MATH):  # the fused attention has no batched form and would run unit by unit
+        present = present.to(next(iter(records.values())).device)
+        gradients, losses = vmap(grad_and_value(loss_of), in_dims=(None, 0, 0))(values, records, present)
+    return list(gradients.values()), losses
+
+
+def _members(units: np.ndarray) -> list[np.ndarray]:
+    """The records of each unit that has any, small units first: neighbours then need little padding."""
+    order = np.argsort(units, kind="stable")
+    members = np.split(order, np.flatnonzero(np.diff(units[order])) + 1) if len(units) else []
+    return sorted(members, key=len)
+
+
+def _chunks(
+    members: list[np.ndarray], parameters: Parameters, at_once: int
+) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
+    """(units, size) of record indices, and which of them are not padding."""
+    bytes_each = sum(p.numel() * p.element_size() for p in parameters.values())
+    most = max(1, GRADIENT_BYTES // bytes_each)
+    while members:
+        count = 1
+        while count < min(most, len(members)) and (count + 1) * len(members[count]) <= at_once:
+            count += 1
+        chunk, members = members[:count], members[count:]
+        size = len(chunk[-1])
+        # A unit is padded with a record of its own: not even a NaN can then reach another unit.
+        indices = np.stack([np.pad(records, (0, size - len(records)), constant_values=records[0]) for records in chunk])
+        present = np.stack([np.arange(size) < len(records) for records in chunk])
+        yield indices, torch.from_numpy(present)
+
+
+def _take(records: Records, indices: np.ndarray) -> dict[str, torch.Tensor]:
+    return {name: tensor[torch.from_numpy(indices).to(tensor.device)] for name, tensor in records.items()}
+
+
+def _joint_norms(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """(units,): ONE L2 norm over all parameters, summed in float64."""
+
+    def squares(g: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.linalg.vector_norm(b, dim=1, dtype=torch.float64).square() for b in _blocks(g)])
+
+    return torch.stack([squares(g) for g in gradients]).sum(0).sqrt()
+
+
+def _on_grid(gradients: list[torch.Tensor], norms: torch.Tensor, clip_norm: float) -> list[torch.Tensor]:
+    """Clip, round towards zero to the grid, and add the units up. The values are whole numbers of grid steps."""
+    finite = norms.isfinite()
+    factors = torch.clamp((1 - MARGIN) * clip_norm / norms, max=1.0) / grid_of(clip_norm)
+    factors = torch.where(finite, factors, 0.0).float().unsqueeze(1)
+
+    def added(g: torch.Tensor) -> torch.Tensor:
+        blocks, total = _blocks(g), 0
+        for block, factor in zip(blocks, factors.split(len(blocks[0])), strict=True):
+            steps = (block.float() * factor).nan_to_num_(0.0, 0.0, 0.0).trunc_()  # 0 * NaN is NaN
+            total = total + (steps[0] if len(norms) == 1 else steps.sum(0, dtype=torch.float64))
+        return total.view(g.shape[1:])
+
+    return [added(g) for g in gradients]
+
+
+def _blocks(g: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """(units, numbers) in pieces that stay in the processor's cache: several times as fast as whole."""
+    flat = g.reshape(len(g), -1)
+    return flat.split(max(1, BLOCK_BYTES // (4 * flat.shape[1])))

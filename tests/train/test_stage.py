@@ -1,0 +1,59 @@
+"""The training stage in a real project, for the methods and options that the shared sweep of the tests leaves out."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.xdist_group("pipeline")
+
+
+def train(project, method: str, privacy: dict | None = None) -> dict:
+    """calibrate, train and evaluate one cell by the stages' own commands; returns what they wrote."""
+    params = project.params()
+    params["privacy"] |= {"unsafe_noise_seed": None} | (privacy or {})
+    params["train"]["methods"]["group"] |= {"groups": 8, "batch_size": 64, "steps": 3}
+    params["train"]["methods"]["example"] |= {"batch_size": 64, "steps": 3}
+    project.write_params(params)
+    cell = f"classification/mnist5k/tiny-clip/{method}/eps-10/seed-0"
+    for stage in ("calibrate", "train", "evaluate"):
+        done = project.stage(stage, "--cell", cell)
+        assert done.returncode == 0, done.stderr
+        if stage == "train":
+            told = done.stdout + done.stderr
+    training = json.loads((project.folder / "runs" / cell / "training.json").read_text())
+    metrics = json.loads((project.folder / "results" / cell / "metrics.json").read_text())
+    return {"training": training, "metrics": metrics, "told": told}
+
+
+def test_group_trains_on_2C_releases_nothing_of_its_steps_and_refuses_another_calibration(copy_of_finished):
+    made = train(copy_of_finished, "group")
+    g = made["training"]["privacy"]["guarantee"]
+    assert g["sensitivity"] == 2 and g["sigma"] == 2 * g["z"] and g["steps"] == 3
+    assert made["training"]["train"]["loss"] == "contrastive" and made["training"]["train"]["groups"] == 8
+    assert made["training"]["key"] == "os" and made["metrics"]["n"] == 1000
+    assert made["training"]["diagnostics"] is None
+    assert not any(word in made["told"].lower() for word in ("loss", "norm", "finite"))
+    assert "group/eps-10/seed-0: epsilon" in copy_of_finished.stage("privacy.ledger").stdout
+
+    params = copy_of_finished.params()
+    params["train"]["methods"]["group"]["steps"] = 4
+    copy_of_finished.write_params(params)
+    done = copy_of_finished.stage("train", "--cell", "classification/mnist5k/tiny-clip/group/eps-10/seed-0")
+    assert done.returncode == 2 and "was made for other data, values or another cell" in done.stderr
+
+
+def test_example_trains_on_C_and_unsafe_diagnostics_keep_the_figures_of_each_step(copy_of_finished):
+    made = train(copy_of_finished, "example", {"unsafe_diagnostics": True})
+    g = made["training"]["privacy"]["guarantee"]
+    assert g["sensitivity"] == 1 and g["sigma"] == g["z"]
+    figures = made["training"]["diagnostics"]
+    assert set(figures) == {"batch_size", "mean_loss", "median_norm", "not_finite"}
+    assert all(len(values) == 3 for values in figures.values()) and all(size > 20 for size in figures["batch_size"])
+
+
+def test_fixed_size_sampling_trains_with_a_guarantee_for_a_replaced_record(copy_of_finished):
+    (copy_of_finished.folder / "ledger").rename(copy_of_finished.folder / "ledger-of-other-neighbours")
+    made = train(copy_of_finished, "example", {"sampling": "fixed-size"})
+    g = made["training"]["privacy"]["guarantee"]
+    assert (g["adjacency"], g["accountant"], g["sensitivity"]) == ("REPLACE_ONE", "rdp", 2)
+    assert "replace-one" in copy_of_finished.stage("privacy.ledger").stdout

@@ -81,6 +81,7 @@ def made(args: argparse.Namespace) -> list[Variant]:
     return [
         Variant("plain", "contrastive", contrastive.plain, []),
         Variant("batch", "contrastive", contrastive.private(BatchClipping(1.0, 1.0)), []),
+        Variant("batch, rounding as it comes", "contrastive", contrastive.private_without_grid, []),
         Variant("group", "contrastive", contrastive.private(GroupClipping(1.0, 1.0, groups=groups)), []),
         Variant("plain, prompts", "prompts", prompts.plain, []),
         Variant("example", "prompts", prompts.private(ExampleClipping(1.0, 1.0)), []),
@@ -112,6 +113,15 @@ class Step:
             self._update(noised(total, grid_of(C), mechanism.sigma * C, self.key, t))
 
         return step
+
+    def private_without_grid(self, t: int) -> None:
+        """What `batch` would cost without its defence of floating-point attacks: float32 noise, no grid."""
+        gradients, _ = gradient(self.objective, self._wanted(), self.records, self.size)
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+        for i, g in enumerate(gradients):
+            noise = self.key.stream(f"plain/{i}", t).standard_normal(g.numel(), dtype=np.float32)
+            g.mul_(torch.clamp(1.0 / norm, max=1.0)).add_(torch.from_numpy(noise).view(g.shape))
+        self._update(gradients)
 
     def _wanted(self) -> dict[str, torch.nn.Parameter]:
         """The variants share a model and train different parts of it."""

@@ -61,7 +61,7 @@ def test_rows_are_epsilons_from_weak_to_strong_privacy():
 
 
 def test_both_readings_of_epsilon_stand_side_by_side():
-    assert "| 3 | 80.00 | 3 | 1.2 |" in markdown(summarise(SWEEP))
+    assert "| 3 | 3 | 80.00 | 1.2 |" in markdown(summarise(SWEEP))
 
 
 def test_several_seeds_give_mean_and_deviation():

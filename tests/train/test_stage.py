@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from mlflow import MlflowClient
 
 pytestmark = pytest.mark.xdist_group("pipeline")
 
@@ -49,6 +50,20 @@ def test_example_trains_on_C_and_unsafe_diagnostics_keep_the_figures_of_each_ste
     figures = made["training"]["diagnostics"]
     assert set(figures) == {"batch_size", "mean_loss", "median_norm", "not_finite"}
     assert all(len(values) == 3 for values in figures.values()) and all(size > 20 for size in figures["batch_size"])
+
+    assert "example/eps-10/seed-0: NOT PRIVATE" in copy_of_finished.stage("privacy.ledger").stdout
+    params = copy_of_finished.params()
+    params["sweep"] |= {"method": ["example"], "epsilon": [10]}
+    copy_of_finished.write_params(params)
+    published = copy_of_finished.stage("report.publish")
+    assert published.returncode == 0, published.stderr
+    store = MlflowClient(f"sqlite:///{copy_of_finished.folder / 'mlflow.db'}")
+    experiments = [e.experiment_id for e in store.search_experiments()]
+    (run,) = [r for r in store.search_runs(experiments) if "/example/" in r.data.tags.get("cell", "")]
+    assert run.data.tags["guarantee"] == "none (unsafe_diagnostics: private figures are released)"
+    assert "epsilon_sound" not in run.data.params
+    history = store.get_metric_history(run.info.run_id, "unsafe.mean_loss")
+    assert [point.value for point in history] == figures["mean_loss"]
 
 
 def test_fixed_size_sampling_trains_with_a_guarantee_for_a_replaced_record(copy_of_finished):

@@ -86,7 +86,7 @@ def markdown(summary: pd.DataFrame) -> str:
     unsound = summary[summary["guarantee"].str.contains("not sound|tests only|unsafe")]
     notes = [f"NOT A SOUND GUARANTEE: {'; '.join(unsound['guarantee'].unique())}."] if len(unsound) else []
     notes.append(
-        "Sound epsilon: the largest of its row, with sensitivity 2C (C for `example` under Poisson sampling) and by the "
+        "Sound epsilon: the largest of its row, with sensitivity 2C (C for `example` under Poisson sampling), by the "
         "better of RDP and PLD. Paper's epsilon: what the paper's convention (sensitivity C, RDP) would claim for the "
         "same noise."
     )

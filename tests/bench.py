@@ -9,6 +9,9 @@ it has no clipping for contrastive losses.
 """
 
 import argparse
+import contextlib
+import ctypes
+import gc
 import statistics
 import threading
 import time
@@ -26,7 +29,7 @@ from stages.models.objectives import objective_of
 from stages.prepare.format import Labels
 from stages.privacy.gradients import clipped_sum, gradient, grid_of
 from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping, Mechanism
-from stages.privacy.noise import noised
+from stages.privacy.noise import Noise
 from stages.privacy.randomness import Key
 
 MODELS = {"ViT-B-32": "ViT-B-32", "tiny": "stages/models/configs/tiny-clip"}
@@ -109,8 +112,10 @@ class Step:
         def step(t: int) -> None:
             drawn = np.arange(self.size)
             units, C = mechanism.assign(drawn, self.size, self.key.stream("unit", t)), mechanism.clip_norm
+            shapes, grid = [p.shape for p in self.parameters.values()], grid_of(mechanism.clip_norm)
+            noise = Noise(shapes, mechanism.sigma * C / grid, self.key, t)
             total, _ = clipped_sum(self.objective, self._wanted(), self.records, units, C, self.size)
-            self._update(noised(total, grid_of(C), mechanism.sigma * C, self.key, t))
+            self._update(noise.added_to(total, grid))
 
         return step
 
@@ -178,6 +183,9 @@ class OpacusStep:
 
 def measured(variant: Variant, t: int) -> tuple[float, int]:
     """Seconds, and the peak of resident memory above what was held before."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # what earlier steps freed goes back to the system
     process, done, peak = psutil.Process(), threading.Event(), [0]
     before = process.memory_info().rss
 

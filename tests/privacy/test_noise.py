@@ -5,19 +5,26 @@ import pytest
 import torch
 from scipy import stats
 
-from stages.privacy.noise import BLOCK, noised
+from stages.privacy.noise import BLOCK, FEW, Noise
 from stages.privacy.randomness import Key
 
 GRID = 2.0**-31
 
 
+MANY = FEW + 8  # blocks, so that several threads draw them
+
+
+def noised(total: list[torch.Tensor], std: float, key: Key, t: int) -> list[torch.Tensor]:
+    return Noise([steps.shape for steps in total], std / GRID, key, t).added_to(total, GRID)
+
+
 def draw(shapes, std=1.5, key=None, t=0, total=None) -> list[np.ndarray]:
     tensors = total or [torch.zeros(shape) for shape in shapes]
-    return [x.numpy() for x in noised(tensors, GRID, std, key or Key.from_os(), t)]
+    return [x.numpy() for x in noised(tensors, std, key or Key.from_os(), t)]
 
 
 def test_noise_is_gaussian_with_the_stated_standard_deviation():
-    for sample in draw([(20 * BLOCK,), (400, 250)]):
+    for sample in draw([(MANY * BLOCK,), (400, 250)]):
         sample = sample.reshape(-1).astype(float) / 1.5
         n = sample.size
         assert abs(sample.mean()) < 5 / math.sqrt(n)
@@ -36,7 +43,7 @@ def test_noise_is_independent_between_steps_tensors_and_blocks():
 
 def test_the_same_key_and_step_always_give_the_same_noise_and_two_runs_never_share_any():
     key = Key.from_os()
-    threads, shape = torch.get_num_threads(), (20 * BLOCK + 5,)  # enough for several threads
+    threads, shape = torch.get_num_threads(), (MANY * BLOCK + 5,)  # enough for several threads
     first = draw([shape], key=key, t=4)[0]
     torch.set_num_threads(1)
     try:
@@ -70,7 +77,7 @@ def test_what_leaves_is_on_the_grid_whatever_the_signal():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_noise_is_float32_whatever_the_model_computes_in(dtype):
-    noise = noised([torch.zeros(4096, dtype=dtype)], GRID, 1.0, Key.from_seed(0), 0)[0]
+    noise = noised([torch.zeros(4096, dtype=dtype)], 1.0, Key.from_seed(0), 0)[0]
     assert noise.dtype == torch.float32
-    assert torch.equal(noise, noised([torch.zeros(4096)], GRID, 1.0, Key.from_seed(0), 0)[0])
+    assert torch.equal(noise, noised([torch.zeros(4096)], 1.0, Key.from_seed(0), 0)[0])
     assert len(noise.unique()) > 4000  # bfloat16 noise would have a few hundred values

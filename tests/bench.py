@@ -29,7 +29,7 @@ from stages.models.objectives import objective_of
 from stages.prepare.format import Labels
 from stages.privacy.gradients import clipped_sum, gradient, grid_of
 from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping, Mechanism
-from stages.privacy.noise import Noise
+from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
 
 MODELS = {"ViT-B-32": "ViT-B-32", "tiny": "stages/models/configs/tiny-clip"}
@@ -112,10 +112,8 @@ class Step:
         def step(t: int) -> None:
             drawn = np.arange(self.size)
             units, C = mechanism.assign(drawn, self.size, self.key.stream("unit", t)), mechanism.clip_norm
-            shapes, grid = [p.shape for p in self.parameters.values()], grid_of(mechanism.clip_norm)
-            noise = Noise(shapes, mechanism.sigma * C / grid, self.key, t)
             total, _ = clipped_sum(self.objective, self._wanted(), self.records, units, C, self.size)
-            self._update(noise.added_to(total, grid))
+            self._update(noised(total, grid_of(C), mechanism.sigma * C, self.key, t))
 
         return step
 

@@ -189,19 +189,21 @@ def _on_grid(gradients: list[torch.Tensor], norms: torch.Tensor, clip_norm: floa
     factors = torch.clamp((1 - MARGIN) * clip_norm / norms, max=1.0) / grid_of(clip_norm)
     factors = torch.where(finite, factors, 0.0).float().unsqueeze(1)
 
-    def steps(block: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-        scaled = block.float() * factor
+    def steps(block: torch.Tensor, factor: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        scaled = torch.mul(block.float(), factor, out=out)
         return (scaled if finite.all() else scaled.nan_to_num_(0.0, 0.0, 0.0)).trunc_()  # 0 * NaN is NaN
 
     def added(g: torch.Tensor) -> torch.Tensor:
         """In blocks that stay in the processor's cache: several times as fast as whole."""
         flat = g.reshape(len(g), -1)
         if len(g) == 1:
-            return torch.cat([steps(block, factors[0]) for block in flat[0].split(BLOCK_BYTES // 4)]).view(g.shape[1:])
-        rows = max(1, BLOCK_BYTES // (4 * flat.shape[1]))
-        sums = (
-            steps(*pair).sum(0, dtype=torch.float64) for pair in zip(flat.split(rows), factors.split(rows), strict=True)
-        )
-        return sum(sums).view(g.shape[1:])
+            total = torch.empty_like(flat[0], dtype=torch.float32)
+            for block, out in zip(flat[0].split(BLOCK_BYTES // 4), total.split(BLOCK_BYTES // 4), strict=True):
+                steps(block, factors[0], out)
+        else:
+            rows = max(1, BLOCK_BYTES // (4 * flat.shape[1]))
+            pairs = zip(flat.split(rows), factors.split(rows), strict=True)
+            total = sum(steps(*pair).sum(0, dtype=torch.float64) for pair in pairs)
+        return total.view(g.shape[1:])
 
     return [added(g) for g in gradients]

@@ -14,86 +14,47 @@ What is not defended: an adversary who measures how long a step takes (the ziggu
 batch size shows), or who predicts the generator. Philox is keyed with secret bits and passes statistical tests, but it
 is not a cryptographic generator. What it costs: `make bench`.
 
-    >>> noise = Noise([torch.Size([2])], std=0.5 * 2**30, key=Key.from_seed(1), t=0)
-    >>> gradients = noise.added_to([torch.zeros(2)], grid=2.0**-30)
+    >>> gradients = noised([torch.zeros(2)], grid=2.0**-30, std=0.5, key=Key.from_seed(1), t=0)
     >>> gradients[0].dtype, bool((gradients[0].double() * 2**30 % 1 == 0).all())
     (torch.float32, True)
 """
 
-import functools
-import os
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 
 from stages.privacy.randomness import Key
 
-BLOCK = 2**15  # numbers of one stream: stays in the processor's cache, and threads share the work
-FEW = 32  # blocks that are drawn faster than a thread is woken
+BLOCK = 2**17  # numbers of one stream; threads share the blocks
+FEW = 8  # blocks that are drawn faster than threads are started
 
 
-class Noise:
-    """The noise of step t for tensors of these shapes, in grid steps.
+def noised(total: Sequence[torch.Tensor], grid: float, std: float, key: Key, t: int) -> list[torch.Tensor]:
+    """round(total + N(0, std^2) / grid) * grid as float32, whatever the model computes in. `total` is in grid steps.
 
-    It does not depend on the data, so it is drawn by threads in the background while the gradient is computed.
+    Every tensor is noised, also one that is zero: which parameters move must not tell what was in the batch.
     """
+    signals = [steps.detach().cpu().contiguous() for steps in total]
+    signals = [(s.float() if s.dtype == torch.bfloat16 else s).numpy().reshape(-1) for s in signals]
+    results = [s if s.dtype == np.float32 else np.empty(s.size, np.float32) for s in signals]  # in place where it can
+    blocks = [(i, start) for i, signal in enumerate(signals) for start in range(0, signal.size, BLOCK)]
 
-    def __init__(self, shapes: Sequence[torch.Size], std: float, key: Key, t: int):
-        self._shapes = [torch.Size(shape) for shape in shapes]
-        self._draws = [np.empty(shape.numel()) for shape in self._shapes]
-        self._blocks = [
-            (i, slice(start, start + BLOCK)) for i, d in enumerate(self._draws) for start in range(0, d.size, BLOCK)
-        ]
+    def add(block: tuple[int, int]) -> None:
+        i, start = block
+        signal = signals[i][start : start + BLOCK]
+        numbers = key.stream(f"noise/{i}/{start // BLOCK}", t).standard_normal(signal.size)
+        numbers *= std / grid
+        numbers += signal
+        np.rint(numbers, out=numbers)
+        numbers *= grid
+        results[i][start : start + BLOCK] = numbers
 
-        def draw(i: int, here: slice) -> None:
-            numbers = self._draws[i][here]
-            key.stream(f"noise/{i}/{here.start // BLOCK}", t).standard_normal(out=numbers)
-            numbers *= std
-
-        self._drawn = self._on_every_block(draw)
-
-    def added_to(self, total: Sequence[torch.Tensor], grid: float) -> list[torch.Tensor]:
-        """round(total + noise) * grid as float32, whatever the model computes in. `total` is in grid steps.
-
-        Every tensor is noised, also one that is zero: which parameters move must not tell what was in the batch.
-        """
-        signals = [steps.detach().cpu().contiguous() for steps in total]
-        signals = [(s.float() if s.dtype == torch.bfloat16 else s).numpy().reshape(-1) for s in signals]
-        results = [s if s.dtype == np.float32 else np.empty(s.size, np.float32) for s in signals]  # in place if it can
-
-        def add(i: int, here: slice) -> None:
-            numbers = self._draws[i][here]
-            numbers += signals[i][here]
-            np.rint(numbers, out=numbers)
-            numbers *= grid
-            results[i][here] = numbers
-
-        for drawn in self._drawn:
-            drawn.result()
-        for added in self._on_every_block(add):
-            added.result()
-        return [
-            torch.from_numpy(result).view(shape).to(steps.device)
-            for result, shape, steps in zip(results, self._shapes, total, strict=True)
-        ]
-
-    def _on_every_block(self, work: Callable[[int, slice], None]) -> list[Future]:
-        if len(self._blocks) <= FEW:
-            for block in self._blocks:
-                work(*block)
-            return []
-        return [_threads(torch.get_num_threads()).submit(work, *block) for block in self._blocks]
-
-
-@functools.cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, initializer=_yield_to_others)
-
-
-def _yield_to_others() -> None:
-    """The gradient goes first: noise uses what it leaves of the processor."""
-    if hasattr(os, "setpriority"):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+    if len(blocks) <= FEW:
+        for block in blocks:
+            add(block)
+    else:
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            list(pool.map(add, blocks))
+    return [torch.from_numpy(r).view(s.shape).to(s.device) for r, s in zip(results, total, strict=True)]

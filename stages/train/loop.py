@@ -13,7 +13,7 @@ from tqdm import trange
 from stages.models.batches import BatchReader
 from stages.privacy.gradients import Diagnostics, Objective, clipped_sum, gradient, grid_of
 from stages.privacy.mechanism import Mechanism
-from stages.privacy.noise import Noise
+from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
 from stages.privacy.sampling import Sampling
 
@@ -44,11 +44,10 @@ def train(
         if mechanism is None:
             gradients = plain_gradient(objective, parameters, records, at_once)
         else:
-            C, grid = mechanism.clip_norm, grid_of(mechanism.clip_norm)
-            noise = Noise([p.shape for p in parameters.values()], mechanism.sigma * C / grid, key, t)
+            C = mechanism.clip_norm
             units = mechanism.assign(drawn, sampling.n, key.stream("unit", t))
             total, figures = clipped_sum(objective, parameters, records, units, C, at_once)  # lines 4 and 5
-            gradients = noise.added_to(total, grid)  # line 6
+            gradients = noised(total, grid_of(C), mechanism.sigma * C, key, t)  # line 6
             if watch:
                 watch(figures)
         for parameter, g in zip(parameters.values(), gradients, strict=True):

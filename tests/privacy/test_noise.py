@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from stages.privacy.noise import BLOCK, FEW, Noise
+from stages.privacy.noise import BLOCK, FEW, noised
 from stages.privacy.randomness import Key
 
 GRID = 2.0**-31
@@ -14,13 +14,9 @@ GRID = 2.0**-31
 MANY = FEW + 8  # blocks, so that several threads draw them
 
 
-def noised(total: list[torch.Tensor], std: float, key: Key, t: int) -> list[torch.Tensor]:
-    return Noise([steps.shape for steps in total], std / GRID, key, t).added_to(total, GRID)
-
-
 def draw(shapes, std=1.5, key=None, t=0, total=None) -> list[np.ndarray]:
     tensors = total or [torch.zeros(shape) for shape in shapes]
-    return [x.numpy() for x in noised(tensors, std, key or Key.from_os(), t)]
+    return [x.numpy() for x in noised(tensors, GRID, std, key or Key.from_os(), t)]
 
 
 def test_noise_is_gaussian_with_the_stated_standard_deviation():
@@ -77,7 +73,7 @@ def test_what_leaves_is_on_the_grid_whatever_the_signal():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_noise_is_float32_whatever_the_model_computes_in(dtype):
-    noise = noised([torch.zeros(4096, dtype=dtype)], 1.0, Key.from_seed(0), 0)[0]
+    noise = noised([torch.zeros(4096, dtype=dtype)], GRID, 1.0, Key.from_seed(0), 0)[0]
     assert noise.dtype == torch.float32
-    assert torch.equal(noise, noised([torch.zeros(4096)], 1.0, Key.from_seed(0), 0)[0])
+    assert torch.equal(noise, noised([torch.zeros(4096)], GRID, 1.0, Key.from_seed(0), 0)[0])
     assert len(noise.unique()) > 4000  # bfloat16 noise would have a few hundred values

@@ -12,7 +12,7 @@ from stages.models.objectives import Contrastive, objective_of
 from stages.prepare.format import Dataset, Labels, PreparedSplit, Row, png, write
 from stages.privacy.gradients import gradient, grid_of
 from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping
-from stages.privacy.noise import Noise
+from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
 from stages.privacy.sampling import FixedSizeSampling, PoissonSampling
 from stages.train.loop import train
@@ -256,7 +256,7 @@ def test_a_bfloat16_model_gets_the_noise_of_a_float32_one(data):
         16,
     )
     zeros = [torch.zeros(p.shape) for p in parameters.values()]
-    expected = Noise([z.shape for z in zeros], 100.0 / grid_of(1.0), key, 0).added_to(zeros, grid_of(1.0))
+    expected = noised(zeros, grid_of(1.0), 100.0, key, 0)
     for (name, p), noise in zip(parameters.items(), expected, strict=True):
         assert p.dtype == torch.bfloat16
         assert torch.equal(p, before[name] - noise.to(torch.bfloat16)), name

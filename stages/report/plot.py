@@ -32,8 +32,9 @@ def draw(sweep: pd.DataFrame, path: Path) -> None:
             label=f"private, clip per {method}",
         )
     for epsilon, name, style in (("inf", "non-private", "--"), ("0", "zero-shot", ":")):
-        for value in sweep[sweep["epsilon"] == epsilon]["mean"].head(1):
-            axes.axhline(value, color="gray", linestyle=style, label=f"{name}: {value:.1f}%")
+        for _, row in sweep[sweep["epsilon"] == epsilon].head(1).iterrows():
+            name = f"{name}, {row['method']}" if epsilon == "inf" else name  # zero-shot is the same for all methods
+            axes.axhline(row["mean"], color="gray", linestyle=style, label=f"{name}: {row['mean']:.1f}%")
     axes.set_xscale("log")
     ticks = sorted(e for e in sweep["epsilon_sound"].unique() if 0 < e < math.inf)
     axes.set_xticks(ticks, [f"{t:.3g}" for t in ticks], minor=False)
@@ -46,6 +47,6 @@ def draw(sweep: pd.DataFrame, path: Path) -> None:
         title=f"{first['dataset']}, {first['model']}   (bars: {bars_mean})",
     )
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
     figure.savefig(path, dpi=120)
     plt.close(figure)

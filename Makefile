@@ -23,7 +23,7 @@ help:  ## this list
 
 demo: setup  ## the main job on the embedded default: runs the whole pipeline and prints the table
 	@python -m stages.params > /dev/null
-	@dvc status --quiet || { dvc repro pretrain && python -m flows.pipeline; }  # pretraining alone uses all cores
+	@dvc status --quiet || python -m flows.pipeline
 	@echo
 	@python -m stages.report --show
 	@echo "compare the models in a browser: make ui"

@@ -1,6 +1,6 @@
 """What privacy costs a step, side by side in one run: time and memory of a plain step, each clip unit, and Opacus.
 
-    make bench                                     ViT-B/32 with random weights, batch 32 (about 15 minutes on 2 cores)
+    make bench                                     ViT-B/32 with random weights, batch 32 (half an hour on 2 cores)
     python -m tests.bench --model tiny --repeats 9
 
 Repeats alternate between the variants, so that a busy machine slows all of them alike; the ratio is of medians.
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, default="ViT-B-32")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--group-size", type=int, default=8, help="records of a group on average")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="*", help="names of variants; default: all")
     args = parser.parse_args()
 

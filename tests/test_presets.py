@@ -48,3 +48,12 @@ def test_a_preset_with_mistakes_changes_nothing(file):
         use("mnist", file)
     assert "sweep.seed" in error.value.problems[0]
     assert file.read_text() == before and [p.name for p in file.parent.iterdir()] == ["params.yaml"]
+
+
+def test_a_file_that_asks_for_code_to_be_run_is_refused(file):
+    marker = file.parent / "was-run"
+    text = file.read_text() + f"evil: !!python/object/apply:os.mkdir ['{marker}']\n"
+    file.write_text(text)
+    with pytest.raises(UserError, match="not valid YAML"):
+        use("mnist", file)
+    assert not marker.exists() and file.read_text() == text

@@ -17,13 +17,15 @@ def use(name: str, path: Path = Path("params.yaml")) -> None:
     if not isinstance(known.get(name), dict):
         usable = [key for key, value in known.items() if isinstance(value, dict)]
         raise UserError(f"there is no preset {name!r} with sections in {path}; known: {', '.join(usable) or 'none'}")
-    yaml = YAML()  # keeps comments and order
-    yaml.width, yaml.preserve_quotes = 120, True
-    yaml.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
-    document = yaml.load(path)
+    # Keeps comments and order. Like the safe loader, which has just read the same file, it builds plain data only.
+    round_trip = YAML(typ="rt")
+    round_trip.width, round_trip.preserve_quotes = 120, True
+    null = "tag:yaml.org,2002:null"
+    round_trip.representer.add_representer(type(None), lambda r, _: r.represent_scalar(null, "null"))
+    document = round_trip.load(path)
     _merge(document, document["presets"][name])
     with new_file(path) as temporary:
-        yaml.dump(document, temporary)
+        round_trip.dump(document, temporary)
         try:
             load(temporary)
         except UserError as error:

@@ -11,14 +11,14 @@ that of the loss of its records alone. Three ways to compute it, all exact:
 A unit whose gradient is not finite counts as zero. Clipped gradients are rounded towards zero to a grid that is fixed
 by C, which never lengthens them; sums on the grid are exact in float64, in whatever order and chunks. What is not exact
 is a unit's own gradient: float32 arithmetic depends in its last digits on which units share a pass, so one more record
-moves the others by about 1e-6 C (measured in tests/models/test_objectives.py). Clipping to (1 - 1e-4) C leaves a margin
-for that, so that the stated sensitivity also holds for what the computer does.
+moves the sum of the others by about 1e-6 C (tests/models/test_objectives.py; as much with 2,048 units as with 64).
+Clipping to (1 - 1e-4) C leaves a margin for that, so that the stated sensitivity also holds for what the computer does.
 """
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 GRID_BITS = 30  # C is 2^30 grid steps, or up to twice that
 MARGIN = 1e-4  # of C, kept free for rounding errors of float32: see above
 BLOCK_BYTES = 2**20  # of gradients, clipped and added together
-RUN = 4096  # squares that are added in float32
+RUN = 1024  # squares that are added in float32
 GRADIENT_BYTES = 256 * 2**20  # gradients of units that are held at once, where there is a choice
 
 Parameters = Mapping[str, torch.Tensor]
@@ -37,6 +37,9 @@ Records = Mapping[str, torch.Tensor]  # one row a record
 
 class Objective(Protocol):
     """A loss in two parts: what each record gives by itself, and what all of them give together."""
+
+    def records(self, batch: Any) -> Records:
+        """What the loss needs of a batch, as tensors."""
 
     def features(self, parameters: Parameters, records: Records, merge: bool) -> dict[str, torch.Tensor]:
         """One row a record. `merge` allows to compute equal inputs once, which vmap cannot."""
@@ -163,18 +166,23 @@ def _take(records: Records, indices: np.ndarray) -> dict[str, torch.Tensor]:
 
 def _joint_norms(gradients: list[torch.Tensor]) -> torch.Tensor:
     """(units,): ONE L2 norm over all parameters."""
-    norms = torch.stack([_square(g.reshape(len(g), -1)) for g in gradients]).sum(0).sqrt()
-    if norms.isfinite().all():
-        return norms
-    # Squares beyond float32, or a gradient that is not finite: float64 tells which.
-    squares = [_square(g.reshape(len(g), -1).double()) for g in gradients]
-    return torch.stack(squares).sum(0).sqrt()
+
+    def measured(tensors: list[torch.Tensor]) -> torch.Tensor:
+        return torch.stack([_square(g.reshape(len(g), -1)) for g in tensors]).sum(0).sqrt()
+
+    norms = measured(gradients)
+    if (overflown := ~norms.isfinite()).any():
+        # Squares beyond float32, or a gradient that is not finite: float64 tells which. The other units keep their
+        # norms to the last digit, or one bad record would move them all.
+        norms[overflown] = measured([g[overflown].double() for g in gradients])
+    return norms
 
 
 def _square(flat: torch.Tensor) -> torch.Tensor:
     """(units,): squared norms. Short runs are added in the gradient's own precision, and those in float64.
 
-    A run's rounding error is below 4,096 / 8 lanes * 2^-24 = 3e-5 of its square, which MARGIN covers.
+    A run of 1,024 float32 squares is wrong by at most 1,024 * 2^-24 = 6e-5 of it, in whatever order it is added; the
+    norm by half of that, which MARGIN covers.
     """
     flat = flat.float() if flat.dtype == torch.bfloat16 else flat
     whole = flat.shape[1] // RUN * RUN

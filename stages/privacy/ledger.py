@@ -42,7 +42,7 @@ class Charge:
     """The public facts of one planned run. Two runs with equal facts are still two charges."""
 
     cell: str
-    private: bool  # False: no bound holds for this run (epsilon inf, or a noise key that anyone can recompute)
+    private: bool  # False: no bound holds (epsilon inf, a noise key that anyone can recompute, unsafe_diagnostics)
     n: int
     q: float
     steps: int
@@ -180,12 +180,13 @@ def total_epsilon(charges: list[Charge], delta: float) -> float:
 
 def _refuse_other_neighbours(charges: list[Charge]) -> None:
     """Epsilons for different notions of neighbours do not add up to one. `charges` end with the one asked for."""
-    *before, now = [charge for charge in charges if charge.private] or [None]
-    if now is charges[-1] and any(charge.sampler != now.sampler for charge in before):
+    *before, now = charges
+    others = {charge.sampler for charge in before if charge.private} - {now.sampler}
+    if now.private and others:
         raise UserError(
-            f"this run samples {now.sampler}, and the runs charged to this data so far {before[0].sampler}: their "
-            "guarantees are for different neighbours and have no common total. Nothing was trained; "
-            f"set privacy.sampling to {before[0].sampler}"
+            f"this run samples {now.sampler}, and the runs charged to this data so far {min(others)}: their guarantees "
+            f"are for different neighbours and have no common total. Nothing was trained; set privacy.sampling to "
+            f"{min(others)}"
         )
 
 

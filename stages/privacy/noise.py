@@ -5,8 +5,8 @@ Floating-point numbers are not real numbers, and two attacks use the difference.
 - Mironov 2012: float noise has gaps, so the last digits of signal + noise can tell the signal. Here noise is drawn in
   float64, and signal + noise is rounded to a grid that is fixed by C (gradients.py): that is a function of the ideal
   Gaussian mechanism's output alone, as far as float64 draws are Gaussian at the grid's precision. A grid step is about
-  2^20 / sigma times as wide as the gaps between draws. (Beyond 8 standard
-  deviations the gaps are wider; there float32, in which the result is given, is coarser than both.)
+  2^20 / sigma times as wide as the gaps between draws. (Beyond 8 standard deviations the gaps are wider; there float32,
+  in which the result is given, is coarser than both.)
 - Casacuberta et al. 2022: rounded sums can have a larger sensitivity than real ones. Sums on the grid are exact, and
   a margin covers the rounding inside each gradient (gradients.py).
 
@@ -34,11 +34,12 @@ FEW = 8  # blocks that are drawn faster than threads are started
 def noised(total: Sequence[torch.Tensor], grid: float, std: float, key: Key, t: int) -> list[torch.Tensor]:
     """round(total + N(0, std^2) / grid) * grid as float32, whatever the model computes in. `total` is in grid steps.
 
-    Every tensor is noised, also one that is zero: which parameters move must not tell what was in the batch.
+    Every tensor is noised, also one that is zero: which parameters move must not tell what was in the batch. A float32
+    tensor on the CPU is overwritten with its result.
     """
     signals = [steps.detach().cpu().contiguous() for steps in total]
     signals = [(s.float() if s.dtype == torch.bfloat16 else s).numpy().reshape(-1) for s in signals]
-    results = [s if s.dtype == np.float32 else np.empty(s.size, np.float32) for s in signals]  # in place where it can
+    results = [s if s.dtype == np.float32 else np.empty(s.size, np.float32) for s in signals]
     blocks = [(i, start) for i, signal in enumerate(signals) for start in range(0, signal.size, BLOCK)]
 
     def add(block: tuple[int, int]) -> None:

@@ -35,7 +35,7 @@ class Sampling(ABC):
 
     def __post_init__(self):
         if not 1 <= self.batch_size <= self.n:
-            raise UserError(f"batch size must be between 1 and n={self.n}; got {self.batch_size}")
+            raise UserError(f"batch size must be between 1 and n={self.n}; got {self.batch_size}; change batch_size")
 
     @property
     def q(self) -> float:
@@ -90,14 +90,17 @@ class ShuffledBatches(Sampling):
 
     @property
     def relation(self):
-        raise UserError(
+        raise self._refusal()
+
+    def event(self, step):
+        raise self._refusal()
+
+    def _refusal(self) -> UserError:
+        return UserError(
             "batches of a shuffled loader have no privacy accounting: they are not independent of each other, and "
             "to account them as Poisson would claim too small an epsilon. Set privacy.sampling to poisson (or "
             "fixed-size), or keep only 0 and inf in sweep.epsilon"
         )
-
-    def event(self, step):
-        return self.relation
 
     def sample(self, key, t):
         per_epoch = self.n // self.batch_size

@@ -100,6 +100,18 @@ def test_a_record_that_is_not_finite_zeroes_its_unit_and_is_counted(bad, at_once
     assert all(torch.equal(a.double(), b.double()) for a, b in zip(total, expected, strict=True))
 
 
+def test_a_unit_that_is_not_finite_leaves_the_norms_of_the_others_to_the_last_digit():
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(3, 5000, generator=generator), torch.randn(3, 7, generator=generator)]
+    norms = g._joint_norms(tensors)
+    tensors[0][1, 3] = math.nan
+    broken = g._joint_norms(tensors)
+    assert broken[1].isnan() and broken[[0, 2]].tolist() == norms[[0, 2]].tolist()
+    tensors[0][1, 3] = 1e30  # its square is beyond float32
+    huge = g._joint_norms(tensors)
+    assert huge[1].item() == pytest.approx(1e30, rel=1e-6) and huge[[0, 2]].tolist() == norms[[0, 2]].tolist()
+
+
 def test_no_record_gives_zero_and_one_record_works():
     total, figures = clipped_sum(Free(couple=True), parameters(), {}, np.array([], dtype=int), 1.0, ALL)
     assert norm(total) == 0 and [t.shape for t in total] == list(SHAPES.values()) and figures.norms == []

@@ -8,7 +8,7 @@ import torch
 
 from stages.models import clip as clips
 from stages.models.batches import BatchReader
-from stages.models.objectives import Contrastive, objective_of
+from stages.models.objectives import OBJECTIVES, Contrastive
 from stages.prepare.format import Dataset, Labels, PreparedSplit, Row, png, write
 from stages.privacy.gradients import gradient, grid_of
 from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping
@@ -35,6 +35,13 @@ def tiny() -> clips.Clip:
     return clips.create("stages/models/configs/tiny-clip")
 
 
+class Nothing(PoissonSampling):
+    """Every batch is empty."""
+
+    def sample(self, key, t):
+        return np.array([], dtype=np.int64)
+
+
 class Run:
     """One training, with plain gradient descent of rate 1 unless told otherwise: weights move by minus the gradient."""
 
@@ -52,8 +59,10 @@ class Run:
         sampling=PoissonSampling,
         at_once=16,
         watch=None,
+        clip=None,
+        objective=None,
     ):
-        clip = tiny()
+        clip = clip or tiny()
         self.model = clip.model
         self.parameters = clips.trainable_parameters(self.model, part)
         self.before = {name: t.clone() for name, t in self.model.state_dict().items()}
@@ -61,7 +70,7 @@ class Run:
             self.model,
             self.parameters,
             (optimizer or (lambda p: torch.optim.SGD(p, lr=1.0)))(self.parameters.values()),
-            objective_of(loss, clip, self.parameters, LABELS),
+            (objective or OBJECTIVES[loss])(clip, self.parameters, LABELS),
             BatchReader(data, clip),
             sampling(data.units, batch_size),
             steps,
@@ -134,10 +143,6 @@ def test_a_batch_that_exceeds_memory_takes_the_same_step(data):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_empty_batch_still_adds_noise_and_counts_as_a_step(data, method):
-    class Nothing(PoissonSampling):
-        def sample(self, key, t):
-            return np.array([], dtype=np.int64)
-
     optimizers = []
 
     def adamw(parameters):
@@ -153,19 +158,7 @@ def test_a_parameter_that_the_loss_does_not_use_is_noised_like_the_others(data):
     """If only parameters that the batch touches were noised, which ones moved would tell what was in the batch."""
     clip = tiny()
     clip.model.register_parameter("unused", torch.nn.Parameter(torch.zeros(1000)))
-    parameters = clips.trainable_parameters(clip.model, "all")
-    train(
-        clip.model,
-        parameters,
-        torch.optim.SGD(parameters.values(), lr=1.0),
-        Contrastive(clip, parameters),
-        BatchReader(data, clip),
-        PoissonSampling(data.units, 8),
-        1,
-        BatchClipping(0.5, 2.0),
-        Key.from_os(),
-        100,
-    )
+    Run(data, steps=1, mechanism=BatchClipping(0.5, 2.0), key=Key.from_os(), clip=clip)
     assert clip.model.unused.std().item() == pytest.approx(1.0, rel=0.15)
 
 
@@ -215,51 +208,22 @@ def test_dropout_is_off_and_batch_norm_keeps_its_public_averages(data):
         return plain(seen[-1])
 
     clip.model.visual.forward = forward
-    parameters = clips.trainable_parameters(clip.model, "all")
-    train(
-        clip.model,
-        parameters,
-        torch.optim.SGD(parameters.values(), lr=1.0),
-        Contrastive(clip, parameters),
-        BatchReader(data, clip),
-        PoissonSampling(data.units, N - 1),
-        1,
-        BatchClipping(0.5, 0.0),
-        Key.from_seed(0),
-        10,
-    )
+    Run(data, steps=1, batch_size=N - 1, mechanism=BatchClipping(0.5, 0.0), at_once=10, clip=clip)
     assert len(seen) == 8 and torch.equal(seen[0], seen[4])  # four pieces, twice: both passes see the same
     assert not clip.model.visual.front[1].running_mean.any()
 
 
 def test_a_bfloat16_model_gets_the_noise_of_a_float32_one(data):
-    key = Key.from_seed(1)
-    clip = tiny()
+    key, clip = Key.from_seed(1), tiny()
     clip.model.bfloat16()
-    parameters = clips.trainable_parameters(clip.model, "image-tower")
-    before = {name: p.detach().clone() for name, p in parameters.items()}
-
-    class Nothing(PoissonSampling):
-        def sample(self, key, t):
-            return np.array([], dtype=np.int64)
-
-    train(
-        clip.model,
-        parameters,
-        torch.optim.SGD(parameters.values(), lr=1.0),
-        Contrastive(clip, parameters),
-        BatchReader(data, clip),
-        Nothing(data.units, 8),
-        1,
-        BatchClipping(1.0, 100.0),
-        key,
-        16,
+    run = Run(
+        data, steps=1, mechanism=BatchClipping(1.0, 100.0), key=key, part="image-tower", sampling=Nothing, clip=clip
     )
-    zeros = [torch.zeros(p.shape) for p in parameters.values()]
+    zeros = [torch.zeros(p.shape) for p in run.parameters.values()]
     expected = noised(zeros, grid_of(1.0), 100.0, key, 0)
-    for (name, p), noise in zip(parameters.items(), expected, strict=True):
+    for (name, p), noise in zip(run.parameters.items(), expected, strict=True):
         assert p.dtype == torch.bfloat16
-        assert torch.equal(p, before[name] - noise.to(torch.bfloat16)), name
+        assert torch.equal(p, run.before[name] - noise.to(torch.bfloat16)), name
 
 
 def test_a_buffer_that_changes_outside_the_mechanism_stops_the_run(data):
@@ -270,20 +234,8 @@ def test_a_buffer_that_changes_outside_the_mechanism_stops_the_run(data):
 
     clip = tiny()
     clip.model.register_buffer("seen", torch.zeros(1))
-    parameters = clips.trainable_parameters(clip.model, "all")
     with pytest.raises(RuntimeError, match="outside the private mechanism: seen"):
-        train(
-            clip.model,
-            parameters,
-            torch.optim.SGD(parameters.values(), lr=0.1),
-            Leaky(clip, parameters),
-            BatchReader(data, clip),
-            PoissonSampling(data.units, 20),
-            1,
-            BatchClipping(1.0, 1.0),
-            Key.from_os(),
-            100,
-        )
+        Run(data, steps=1, batch_size=20, mechanism=BatchClipping(1.0, 1.0), clip=clip, objective=Leaky)
 
 
 def test_one_row_and_one_text_are_drawn_from_a_unit(tmp_path):

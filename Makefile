@@ -32,7 +32,7 @@ test: setup  ## all tests (installs Chromium for the one that looks at the MLflo
 	@infra/system-packages chromium || true
 	@python -m pytest
 
-bench: setup  ## what privacy costs a step, in time and memory, beside a plain step and Opacus (half an hour)
+bench: setup  ## what privacy costs a step, in time and memory, beside a plain step and Opacus (well over 10 minutes)
 	@python -W ignore -m tests.bench
 
 setup: .venv/installed  ## the environment in .venv, and Java

@@ -1,6 +1,6 @@
 """What privacy costs a step, side by side in one run: time and memory of a plain step, each clip unit, and Opacus.
 
-    make bench                                     ViT-B/32 with random weights, batch 32 (half an hour on 2 cores)
+    make bench                                     ViT-B/32 with random weights, batch 32 (well over 10 minutes)
     python -m tests.bench --model tiny --repeats 9
 
 Repeats alternate between the variants, so that a busy machine slows all of them alike; the ratio is of medians.

@@ -11,8 +11,8 @@ Floating-point numbers are not real numbers, and two attacks use the difference.
   a margin covers the rounding inside each gradient (gradients.py).
 
 What is not defended: an adversary who measures how long a step takes (the ziggurat's time depends on its draws, and the
-batch size shows), or who predicts the generator. Philox is keyed with secret bits and passes statistical tests, but it
-is not a cryptographic generator. What it costs: `make bench`.
+batch size shows). The generator is AES with a secret key (randomness.py): to predict it is to break AES. What all of
+this costs: `make bench`.
 
     >>> gradients = noised([torch.zeros(2)], grid=2.0**-30, std=0.5, key=Key.from_seed(1), t=0)
     >>> gradients[0].dtype, bool((gradients[0].double() * 2**30 % 1 == 0).all())

@@ -16,6 +16,7 @@ import secrets
 from dataclasses import dataclass, field
 
 import numpy as np
+from randomgen import AESCounter
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,6 @@ class Key:
         return cls("fixed", hashlib.blake2b(f"fixed key {seed}".encode(), digest_size=32).digest())
 
     def stream(self, purpose: str, step: int) -> np.random.Generator:
-        """Philox, keyed with 128 bits that BLAKE2b derives from (key, purpose, step)."""
+        """AES-128 in counter mode: a cryptographic generator. BLAKE2b derives its key from (key, purpose, step)."""
         derived = hashlib.blake2b(f"{purpose}/{step}".encode(), key=self.secret, digest_size=16).digest()
-        return np.random.Generator(np.random.Philox(key=int.from_bytes(derived, "big")))
+        return np.random.Generator(AESCounter(key=int.from_bytes(derived, "little")))

@@ -92,7 +92,7 @@ except with probability {round_up(g.delta, 3)}.
 
 **Not covered**: choosing hyper-parameters on the private data; other models trained on the same data (the ledger adds
 them up: `python -m stages.privacy.ledger`); the time that training takes; evaluation on private data. The generator
-of the noise (Philox with a secret key) is taken to be unpredictable.
+of the noise (AES-128 with a secret key) is taken to be unpredictable.
 
 TensorFlow Privacy (RDP; its "microbatching" is the sensitivity 2C) says:
 

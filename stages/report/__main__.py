@@ -1,12 +1,12 @@
-"""Results of the sweep -> report/: table, privacy-utility plots, and what may be claimed of each model (privacy/)."""
+"""Results of the sweep -> report/: table, the paper's tables, plots, and what may be claimed of each model."""
 
 import argparse
 
 from stages import params
 from stages.atomic import new_file, new_folder, write_text
 from stages.errors import UserError, run
-from stages.report import plot
-from stages.report.paths import CSV, PLOTS, STATEMENTS, TABLE
+from stages.report import paper, plot
+from stages.report.paths import CSV, PAPER, PLOTS, STATEMENTS, TABLE
 from stages.report.statement import statement
 from stages.report.table import markdown, read_outcome, summarise
 
@@ -20,6 +20,7 @@ def main() -> None:
     outcomes = [read_outcome(cell) for cell in params.load().cells()]
     summary = summarise(outcomes)
     write_text(TABLE, markdown(summary))
+    write_text(PAPER, paper.markdown(summary))
     with new_file(CSV) as path:
         summary.to_csv(path, index=False)
     with new_folder(PLOTS) as folder:
@@ -30,13 +31,16 @@ def main() -> None:
             path = folder / f"{outcome.cell}.md"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(statement(outcome.training), encoding="utf-8")
-    print(f"wrote {TABLE}, {CSV}, {PLOTS} and {STATEMENTS}; see them with: python -m stages.report --show")
+    print(f"wrote {TABLE}, {CSV}, {PAPER}, {PLOTS} and {STATEMENTS}; see them with: python -m stages.report --show")
 
 
 def show() -> None:
-    if not TABLE.is_file():
-        raise UserError(f"there is no {TABLE} yet; run: dvc repro")
+    for path in (TABLE, PAPER):
+        if not path.is_file():
+            raise UserError(f"there is no {path} yet; run: dvc repro")
     print(TABLE.read_text(encoding="utf-8"))
+    if (tables := PAPER.read_text(encoding="utf-8")) != paper.NO_TABLES:
+        print(tables)
     for path in sorted(PLOTS.glob("*.png")):
         print(f"plot: {path}")
     print(f"data: {CSV}\nprivacy statements: {STATEMENTS}")

@@ -77,20 +77,24 @@ def markdown(summary: pd.DataFrame) -> str:
         lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
         for epsilon in sorted(table["epsilon"].unique(), key=float, reverse=True):
             row = table[table.epsilon == epsilon]
-            cells = [_name(epsilon), round_up(row["epsilon_sound"].max(), 3)]
+            cells = [epsilon_name(epsilon), round_up(row["epsilon_sound"].max(), 3)]
             for dataset, method in columns:
                 cells += _cells(row[(row.dataset == dataset) & (row.method == method)])
             lines.append(f"| {' | '.join(cells)} |")
         trials = int(table["trials"].max())
         parts.append(f"**{task}, {model}**: {score} in % on the test split, {_trials(trials)}\n\n" + "\n".join(lines))
-    unsound = summary[summary["guarantee"].str.contains("not sound|tests only|unsafe")]
-    notes = [f"NOT A SOUND GUARANTEE: {'; '.join(unsound['guarantee'].unique())}."] if len(unsound) else []
-    notes.append(
+    note = (
         "Sound epsilon: the largest of its row, with sensitivity 2C (C for `example` under Poisson sampling), by the "
         "better of RDP and PLD. Paper's epsilon: what the paper's convention (sensitivity C, RDP) would claim for the "
         "same noise."
     )
-    return "\n\n".join(parts + notes) + "\n"
+    return "\n\n".join([*parts, *not_sound(summary), note]) + "\n"
+
+
+def not_sound(summary: pd.DataFrame) -> list[str]:
+    """The warning that stands with a table, if it needs one."""
+    unsound = summary[summary["guarantee"].str.contains("not sound|tests only|unsafe")]
+    return [f"NOT A SOUND GUARANTEE: {'; '.join(unsound['guarantee'].unique())}."] if len(unsound) else []
 
 
 def _cells(chosen: pd.DataFrame) -> list[str]:
@@ -101,7 +105,7 @@ def _cells(chosen: pd.DataFrame) -> list[str]:
     return [value, round_up(row["epsilon_paper"], 3)]
 
 
-def _name(epsilon: str) -> str:
+def epsilon_name(epsilon: str) -> str:
     return {"0": "0 (zero-shot)", "inf": "inf (non-private)"}.get(epsilon, epsilon)
 
 

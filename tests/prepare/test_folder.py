@@ -8,7 +8,7 @@ from PIL import Image
 from stages.errors import UserError
 from stages.params import Folder
 from stages.prepare import folder, sources
-from stages.prepare.format import PreparedSplit, write
+from stages.prepare.format import Manifest, PreparedSplit, write
 
 
 def config(path: Path, **more) -> Folder:
@@ -205,3 +205,42 @@ def test_real_photos_with_captions_load(tmp_path, shared_data):
     rows = splits["train"] + splits["test"]
     assert len(rows) == 12 and all(len(row.texts) == 5 for row in rows)
     assert all(min(row.pixels().size) == 224 for row in rows)
+
+
+def people(n: int = 40) -> list[dict]:
+    """Person i has 1 to 3 photos; every fourth person is a `dog` one."""
+    train = [
+        {"file_name": f"{i}-{k}.png", "label": "dog" if i % 4 == 0 else "cat", "unit": f"person {i}", "split": "train"}
+        for k in range(3)  # the photos of a person are not next to each other
+        for i in range(n)
+        if k <= i % 3
+    ]
+    return [*train, *({"file_name": f"t{k}.png", "label": k, "unit": k, "split": "test"} for k in ("cat", "dog"))]
+
+
+def test_a_part_of_a_folder_takes_units_whole_and_classes_by_their_share(tmp_path):
+    root = make(tmp_path / "in", people())
+    whole = prepared(tmp_path / "whole", config(root))["train"]
+    source = config(root, train_fraction=0.2, subset_seed=4)
+    part = prepared(tmp_path / "part", source)
+    units = {row.unit: row.label for row in part["train"]}
+    assert len(units) == 8 and sorted(units.values()) == [0] * 6 + [1] * 2
+    assert sources.quick_look(source) == (8, True)
+    assert part["train"] == [row for row in whole if row.unit in units], "all rows of a chosen unit, and no other"
+    assert len(part["test"]) == 2
+    assert Manifest.read(tmp_path / "part" / "out").source.endswith(", train_fraction 0.2 (subset_seed 4)")
+
+
+def test_the_subset_of_a_folder_follows_its_seed_and_not_the_order_of_rows(tmp_path):
+    def units(name: str, records: list[dict], seed: int) -> set[str]:
+        source = config(make(tmp_path / name, records), train_fraction=0.5, subset_seed=seed)
+        return {row.unit for row in prepared(tmp_path / f"{name}-{seed}", source)["train"]}
+
+    assert units("a", people(), 0) == units("b", people()[::-1], 0) != units("a", people(), 1)
+
+
+def test_a_part_of_a_folder_without_labels(tmp_path):
+    records = [{"file_name": f"{i}.png", "text": f"text {i}", "split": "train"} for i in range(10)]
+    records.append({"file_name": "t.png", "text": "t", "split": "test"})
+    source = config(make(tmp_path / "in", records), train_fraction=0.3)
+    assert len(prepared(tmp_path, source)["train"]) == 3 and sources.quick_look(source) == (3, False)

@@ -1,6 +1,6 @@
 """The DVC pipeline as a Prefect flow: one task a stage, independent stages side by side.
 
-    python -m flows.pipeline                     all of it
+    python -m flows.pipeline                     all that the sweep needs
     python -m flows.pipeline --workers 4 report  what the report needs, four stages at a time
 
 The graph is DVC's, and so is the cache: a stage that is up to date is shown as Cached. A stage that fails fails only
@@ -107,7 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m flows.pipeline", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("targets", nargs="*", help="DVC stages to bring up to date (see: dvc stage list)")
+    parser.add_argument("targets", nargs="*", help="DVC stages to bring up to date (see: dvc stage list); default: publish, which needs all of the sweep")
     parser.add_argument("--workers", type=int, default=2, help="how many stages at a time (default 2)")
     args = parser.parse_args()
     if args.workers < 1:
@@ -116,7 +116,7 @@ def main() -> None:
     if unknown := sorted(set(args.targets) - set(graph.names())):
         raise UserError(f"no such stage: {', '.join(unknown)}; see: dvc stage list")
 
-    state = pipeline(args.targets or None, args.workers, return_state=True)
+    state = pipeline(args.targets or ["publish"], args.workers, return_state=True)
     if not state.is_completed():
         print(f"error: {state.message}", file=sys.stderr)
         sys.exit(1)

@@ -16,6 +16,9 @@ from stages.errors import UserError
 TASKS = ("classification",)
 METHODS = ("batch", "group", "example")  # clip units, privacy.md section 6
 SAMPLERS = ("poisson", "fixed-size", "shuffled")
+PARTS = ("all", "no-token-table", "image-tower", "projections", "image-projection", "lora", "image-lora")
+IMAGE_PARTS = ("image-tower", "image-projection", "image-lora")  # they leave the texts as they are
+ON_FROZEN_TOWERS = ("projections", "image-projection")  # all that these need of a record can be computed once
 LOSSES = {"contrastive": False, "prompts": True}  # by name: whether it is a sum over records
 
 
@@ -105,6 +108,10 @@ class Cell:
 
 def data_dir(dataset: str) -> Path:
     return Path("data") / dataset
+
+
+def features_dir(dataset: str, model: str) -> Path:
+    return Path("features") / dataset / model
 
 
 def initial_model_dir(model: str) -> Path:

@@ -26,6 +26,7 @@ from tqdm import tqdm
 from stages.models import clip as clips
 from stages.models.batches import Batch
 from stages.models.objectives import objective_of
+from stages.models.parts import trainable_parameters
 from stages.prepare.format import Labels
 from stages.privacy.gradients import clipped_sum, gradient, grid_of
 from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping, Mechanism
@@ -97,7 +98,7 @@ class Step:
     """Gradient and AdamW on one fixed batch, as stages/train/loop.py does them."""
 
     def __init__(self, clip: clips.Clip, loss: str, part: str, batch: Batch, leave_out: tuple[str, ...] = ()):
-        trained = clips.trainable_parameters(clip.model, part)
+        trained = trainable_parameters(clip.model, part)
         self.parameters = {name: p for name, p in trained.items() if name not in leave_out}
         self.objective = objective_of(loss, clip, self.parameters, LABELS)
         self.records = self.objective.records(batch)

@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parent.parent
-SWEEP_STAGES = 17  # 2 prepare, 1 pretrain, 4 calibrate, 4 train, 4 evaluate, report, publish
+SWEEP_STAGES = 18  # 2 prepare, 1 pretrain, 1 encode, 4 calibrate, 4 train, 4 evaluate, report, publish
 
 
 def small_params() -> dict:

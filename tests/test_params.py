@@ -60,7 +60,7 @@ CHANGES = {
     "seed twice": (lambda r: r["sweep"].update(seed=[0, 0]), "sweep.seed"),
     "unknown method": (lambda r: r["sweep"].update(method=["magic"]), "sweep.method"),
     "missing dataset": (lambda r: r["sweep"].update(dataset=["nope"]), "'nope' is in neither prepare nor folders"),
-    "missing model": (lambda r: r["sweep"].update(model=["nope"]), "'nope' is not in pretrain"),
+    "missing model": (lambda r: r["sweep"].update(model=["nope"]), "'nope' is in none of pretrain, align and weights"),
     "pretraining on private data": (lambda r: r["pretrain"]["tiny-clip"].update(data="mnist5k"), "it is private"),
     "batch over n": (lambda r: batch(r).update(batch_size=4001), "4001 is over n = 4000"),
     "batch over n of a subset": (

@@ -46,7 +46,7 @@ def main() -> None:
 def of_cell(cell: Cell, p: params.Params) -> PrivacyFacts:
     guarantee = None
     if cell.is_private:
-        n, method = Manifest.read(data_dir(cell.dataset)).n, p.train.methods[cell.method]
+        n, method = Manifest.read(data_dir(cell.dataset)).n, p.train.on(cell.dataset).methods[cell.method]
         guarantee = guarantee_of(
             cell.method,
             p.privacy.sampling,

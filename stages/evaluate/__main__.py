@@ -6,8 +6,11 @@ from stages import params
 from stages.atomic import new_file, write_json
 from stages.errors import run
 from stages.evaluate import classification
-from stages.keys import Cell, data_dir
+from stages.keys import Cell, data_dir, features_dir, initial_model_dir
 from stages.models import clip as clips
+from stages.models.batches import decoded
+from stages.models.features import Features
+from stages.models.heads import projections
 from stages.prepare.format import Manifest, PreparedSplit
 
 
@@ -18,8 +21,12 @@ def main() -> None:
 
     data = PreparedSplit(data_dir(cell.dataset), "test")
     labels = Manifest.read(data_dir(cell.dataset)).labels
-    clip = clips.load(cell.model_dir)
-    confusion = classification.evaluate(clip, data, labels, p.evaluate.batch_size, clips.device_of(p.compute.device))
+    clip = clips.load(initial_model_dir(cell.model), cell.model_dir)
+    images, features = decoded(data, clip), Features(features_dir(cell.dataset, cell.model))
+    if features.exist and set(clips.changed(cell.model_dir)) <= set(projections(clip.model)):
+        clip, images = features.headed(clip), features.images("test")  # its towers are those of the initial model
+    device = clips.device_of(p.compute.device)
+    confusion = classification.evaluate(clip, data, images, labels, p.evaluate.batch_size, device)
 
     metrics = confusion.metrics()
     write_json(cell.metrics_json, metrics.model_dump())

@@ -1,5 +1,6 @@
 """Prompt-ensemble classification: the class whose prompts' mean feature has the highest cosine similarity."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,18 +34,24 @@ class Confusion:
 
 @torch.no_grad()
 def evaluate(
-    clip: Clip, data: PreparedSplit, labels: Labels | None, batch_size: int, device: torch.device
+    clip: Clip,
+    data: PreparedSplit,
+    images: Callable[[int], torch.Tensor],
+    labels: Labels | None,
+    batch_size: int,
+    device: torch.device,
 ) -> Confusion:
+    """`images` gives what the model takes as the image of a row: see batches.py and features.py."""
     if labels is None:
         raise UserError("this dataset has no class labels; classification needs a `label` column")
     clip.model.to(device).eval()
     classes = class_features(clip, labels, device)
     counts = np.zeros((len(labels.classes), len(labels.classes)), dtype=np.int64)
     for start in tqdm(range(0, data.rows, batch_size), desc="evaluate", unit=" batches", disable=None):
-        rows = [data.row(i) for i in range(start, min(start + batch_size, data.rows))]  # the last one may be short
-        images = torch.stack([clip.preprocess(row.pixels()) for row in rows]).to(device)
-        predicted = (clip.model.encode_image(images, normalize=True) @ classes.T).argmax(dim=1).cpu().numpy()
-        np.add.at(counts, ([row.label for row in rows], predicted), 1)
+        rows = range(start, min(start + batch_size, data.rows))  # the last batch may be short
+        batch = torch.stack([images(i) for i in rows]).to(device)
+        predicted = (clip.model.encode_image(batch, normalize=True) @ classes.T).argmax(dim=1).cpu().numpy()
+        np.add.at(counts, ([data.texts_and_label(i)[1] for i in rows], predicted), 1)
     return Confusion(labels.classes, counts)
 
 

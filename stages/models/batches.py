@@ -1,6 +1,7 @@
 """From prepared rows to tensors: one row and one text for each drawn unit."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,12 +10,12 @@ import torch
 from stages.models.clip import Clip
 from stages.prepare.format import PreparedSplit
 
-CACHE_BYTES = 512 * 2**20  # decoded images kept; memory stays bounded for any n
+CACHE_BYTES = 128 * 2**20  # decoded images kept; memory stays bounded for any n
 
 
 @dataclass(frozen=True)
 class Batch:
-    images: torch.Tensor  # (b, 3, height, width)
+    images: torch.Tensor  # (b, 3, height, width); or (b, d), features of a frozen tower
     texts: list[str]
     labels: list[int | None]  # None where the data have no classes
 
@@ -22,18 +23,21 @@ class Batch:
         return len(self.texts)
 
 
+def decoded(data: PreparedSplit, clip: Clip) -> Callable[[int], torch.Tensor]:
+    """Images by row, as the model wants them. Preprocessing has no randomness: an image is decoded once."""
+
+    def read(index: int) -> torch.Tensor:
+        return clip.preprocess(data.row(index).pixels())
+
+    one = read(0)
+    return functools.lru_cache(maxsize=CACHE_BYTES // (one.nelement() * one.element_size()))(read)
+
+
 class BatchReader:
-    """Reads units of a split as the model wants them. Preprocessing has no randomness: an image is decoded once."""
+    """Reads units of a split; `images` gives the image of a row: see `decoded` and features.py."""
 
-    def __init__(self, data: PreparedSplit, clip: Clip):
-        self._data = data
-        self._preprocess = clip.preprocess
-        one = self._read(0)[0]
-        self._row = functools.lru_cache(maxsize=CACHE_BYTES // (one.nelement() * one.element_size()))(self._read)
-
-    def _read(self, index: int) -> tuple[torch.Tensor, tuple[str, ...], int | None]:
-        row = self._data.row(index)
-        return self._preprocess(row.pixels()), row.texts, row.label
+    def __init__(self, data: PreparedSplit, images: Callable[[int], torch.Tensor]):
+        self._data, self._images = data, images
 
     def batch(self, units: np.ndarray, stream: np.random.Generator) -> Batch:
         """A unit with several images or texts gives one of each, drawn at random (privacy.md section 1)."""
@@ -41,8 +45,9 @@ class BatchReader:
         draws = stream.random((self._data.units, 2))[units]  # for every unit: one more leaves those of the others alone
         for unit, (row_draw, text_draw) in zip(units, draws, strict=True):
             rows = self._data.rows_of_unit(int(unit))
-            image, its_texts, label = self._row(rows[int(row_draw * len(rows))])
-            images.append(image)
+            row = rows[int(row_draw * len(rows))]
+            its_texts, label = self._data.texts_and_label(row)
+            images.append(self._images(row))
             texts.append(its_texts[int(text_draw * len(its_texts))])
             labels.append(label)
         return Batch(torch.stack(images) if images else torch.empty(0), texts, labels)

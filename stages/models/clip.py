@@ -1,13 +1,20 @@
 """A CLIP with what belongs to it: preprocessing and tokenizer travel with the weights.
 
-Folders are in open_clip's own layout (open_clip_config.json, open_clip_model.safetensors, tokenizer files), so a model
-trained here loads anywhere with `open_clip.create_model_from_pretrained("local-dir:FOLDER")`.
+Folders are in open_clip's own layout (open_clip_config.json, open_clip_model.safetensors, tokenizer files), so they
+load anywhere with `open_clip.create_model_from_pretrained("local-dir:FOLDER")` (with a text tower of Hugging Face's:
+from within FOLDER, where its config.json is).
+
+What training changed is kept by itself (`save_changes`): a head that was trained on a frozen tower is a small file.
 """
 
+import copy
+import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +22,14 @@ import open_clip
 import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from stages.errors import UserError
 
-CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+CONFIG, WEIGHTS, CHANGES = "open_clip_config.json", "open_clip_model.safetensors", "changes.safetensors"
+CARRIED = ("tokenizer.json", "tokenizer_config.json", "config.json")  # the last: of a Hugging Face text tower
+SEE_NAMES = 'python -c "import open_clip; print(open_clip.list_pretrained())"'
 
 
 @dataclass(frozen=True)
@@ -29,81 +38,122 @@ class Clip:
     preprocess: Callable[[Image.Image], torch.Tensor]
     tokenize: Callable[[list[str]], torch.Tensor]
     config: dict  # the content of open_clip_config.json
-    tokenizer_files: tuple[Path, ...]
+    files: tuple[Path, ...]  # of the tokenizer and text tower; they are saved with the model
 
 
 def create(architecture: str) -> Clip:
     """A model with random weights, from a folder with open_clip_config.json or by its name in open_clip."""
     if (Path(architecture) / CONFIG).is_file():
-        return _from_folder(Path(architecture), load_weights=False)
+        return from_folder(Path(architecture), load_weights=False)
     if architecture not in open_clip.list_models():
         raise UserError(
             f"architecture {architecture!r} is neither a folder with {CONFIG} nor a name open_clip knows; "
-            'see: python -c "import open_clip; print(open_clip.list_models())"'
+            f"see: {SEE_NAMES}"
         )
-    model = open_clip.create_model(architecture)
-    preprocess_cfg = open_clip.get_model_preprocess_cfg(model)
-    config = {"model_cfg": open_clip.get_model_config(architecture), "preprocess_cfg": preprocess_cfg}
-    return Clip(model, _transform(model), open_clip.get_tokenizer(architecture), config, ())
+    with _quiet():
+        return _by_name(architecture, open_clip.create_model(architecture), quick_gelu=None)
 
 
-def load(folder: Path) -> Clip:
+def pretrained(architecture: str, tag: str, file: Path | None) -> Clip:
+    """Published weights: from a local file if one is given, else those that open_clip downloads for the tag.
+
+    The tag also says how images are to be normalised, and which activation the weights were made with.
+    """
+    if tag not in open_clip.list_pretrained_tags_by_model(architecture):
+        known = ", ".join(open_clip.list_pretrained_tags_by_model(architecture)) or "none"
+        raise UserError(f"open_clip has no weights {tag!r} of {architecture!r}; its tags: {known}; see: {SEE_NAMES}")
+    facts = open_clip.get_pretrained_cfg(architecture, tag)
+    quick_gelu = True if facts.get("quick_gelu") else None
+    preprocess = {key: facts[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in facts}
+    if file is not None and not file.is_file():
+        raise UserError(f"there is no weights file {file}; correct `file`, or leave it out to download {tag!r}")
+    try:
+        with _quiet(), _readable(file) as source:
+            model = open_clip.create_model(
+                architecture,
+                pretrained=str(source or tag),
+                force_quick_gelu=bool(quick_gelu),
+                force_preprocess_cfg=preprocess,
+                require_pretrained=True,
+            )
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+        if file is not None:
+            raise UserError(f"{file} does not hold the weights of {architecture}: {reason}") from None
+        raise UserError(
+            f"the weights {tag!r} of {architecture} could not be downloaded ({reason}). Two ways: run once with a "
+            "network, or put the weights in a file (safetensors, or the original checkpoint) and name it as `file`"
+        ) from None
+    return _by_name(architecture, model, quick_gelu)
+
+
+def load(folder: Path, changes: Path | None = None) -> Clip:
+    """A saved model; with `changes`, a folder that `save_changes` made from it, as it was after that training."""
     if not (folder / WEIGHTS).is_file():
         raise UserError(f"no model in {folder}: {WEIGHTS} is missing; run: dvc repro")
-    return _from_folder(folder, load_weights=True)
+    clip = from_folder(folder, load_weights=True)
+    if changes is not None:
+        if not (changes / CHANGES).is_file():
+            raise UserError(f"no trained weights in {changes}: {CHANGES} is missing; run: dvc repro")
+        unknown = clip.model.load_state_dict(load_file(changes / CHANGES), strict=False).unexpected_keys
+        if unknown:
+            raise UserError(f"{changes} was not made from {folder}: {unknown[0]} is not in it; run: dvc repro")
+    return clip
 
 
-def _from_folder(folder: Path, load_weights: bool) -> Clip:
-    quiet = logging.getLogger()
-    level = quiet.level
-    quiet.setLevel(logging.ERROR)  # open_clip warns that a config has no weights, which is meant here
-    try:
-        model = open_clip.create_model(f"local-dir:{folder}", load_weights=load_weights)
-        tokenizer = open_clip.get_tokenizer(f"local-dir:{folder}")
-    finally:
-        quiet.setLevel(level)
+def from_folder(folder: Path, load_weights: bool) -> Clip:
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    files = tuple(folder / name for name in TOKENIZER if (folder / name).is_file())
-    return Clip(model, _transform(model), tokenizer, config, files)
+    return from_config(config, folder, folder / WEIGHTS if load_weights else None)
 
 
-def _transform(model: torch.nn.Module) -> Callable[[Image.Image], torch.Tensor]:
+def from_config(config: dict, files: Path, weights: Path | None = None) -> Clip:
+    """`files` is the folder with the tokenizer, and with the config.json of a Hugging Face text tower."""
+    carried = tuple(files / name for name in CARRIED if (files / name).is_file())
+    with _quiet(), tempfile.TemporaryDirectory() as place:
+        # open_clip reads a folder; a text tower is named in it by where its files are now.
+        here = copy.deepcopy(config)
+        if "hf_model_name" in here["model_cfg"]["text_cfg"]:
+            here["model_cfg"]["text_cfg"]["hf_model_name"] = str(files.resolve())
+        (Path(place) / CONFIG).write_text(json.dumps(here), encoding="utf-8")
+        for file in (*carried, *([weights] if weights else [])):
+            (Path(place) / file.name).symlink_to(file.resolve())
+        model = open_clip.create_model(
+            f"local-dir:{place}", load_weights=weights is not None, pretrained_image=False, pretrained_text=False
+        )
+        tokenizer = open_clip.get_tokenizer(f"local-dir:{place}")
+    return Clip(model, transform(model), tokenizer, config, carried)
+
+
+def transform(model: torch.nn.Module) -> Callable[[Image.Image], torch.Tensor]:
     cfg = open_clip.get_model_preprocess_cfg(model)
     return image_transform_v2(PreprocessCfg(**cfg), is_train=False)
 
 
 def save(clip: Clip, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in clip.model.state_dict().items()}
-    save_file(tensors, folder / WEIGHTS)
+    save_file(_state(clip.model), folder / WEIGHTS)
     (folder / CONFIG).write_text(json.dumps(clip.config, indent=2) + "\n", encoding="utf-8")
-    for file in clip.tokenizer_files:
+    for file in clip.files:
         shutil.copy(file, folder / file.name)
 
 
-def trainable_parameters(model: torch.nn.Module, part: str) -> dict[str, torch.nn.Parameter]:
-    """Freeze all but the named part; returns what stays trainable, by name."""
+def save_changes(clip: Clip, base: Path, folder: Path) -> None:
+    """The tensors that are not those of the model in `base`."""
+    with safe_open(base / WEIGHTS, framework="pt") as before:
+        changed = {k: v for k, v in _state(clip.model).items() if not torch.equal(v, before.get_tensor(k))}
+    save_file(changed, folder / CHANGES)
 
-    def is_trained(name: str) -> bool:
-        last = name.split(".")
-        match part:
-            case "all":
-                return True
-            case "image-tower":
-                return last[0] == "visual"
-            case "projections":
-                return last[-1] in ("proj", "text_projection") or ".head.proj" in name or "text.proj" in name
-            case "no-token-table":
-                return not any(p in ("token_embedding", "word_embeddings") for p in last)
-            case _:
-                raise ValueError(f"unknown part {part!r}")
 
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(is_trained(name))
-    chosen = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if not chosen:
-        raise UserError(f"trainable: {part!r} matches no parameter of this model; choose all or image-tower")
-    return chosen
+def changed(folder: Path) -> list[str]:
+    """The names of the tensors that `save_changes` kept."""
+    with safe_open(folder / CHANGES, framework="pt") as tensors:
+        return list(tensors.keys())
+
+
+def sha256(folder: Path) -> str:
+    """Of a saved model's weights."""
+    with (folder / WEIGHTS).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def device_of(name: str) -> torch.device:
@@ -112,3 +162,44 @@ def device_of(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"device {name!r} was asked for and this machine has no CUDA device; write auto or cpu")
     return torch.device(name)
+
+
+def _by_name(architecture: str, model: torch.nn.Module, quick_gelu: bool | None) -> Clip:
+    model_cfg = open_clip.get_model_config(architecture) | ({"quick_gelu": True} if quick_gelu else {})
+    config = {"model_cfg": model_cfg, "preprocess_cfg": open_clip.get_model_preprocess_cfg(model)}
+    return Clip(model, transform(model), open_clip.get_tokenizer(architecture), config, ())
+
+
+def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """open_clip warns that a model has no weights yet, which is meant here; what matters is raised."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@contextmanager
+def _readable(file: Path | None) -> Iterator[Path | None]:
+    """The file as open_clip reads it. OpenAI's originals are TorchScript archives: their tensors are taken out.
+
+    Nothing in a weights file is run: safetensors hold no code, torch.load is asked for weights only, and reading a
+    TorchScript archive builds its modules without calling them.
+    """
+    try:
+        archive = None if file is None or file.suffix == ".safetensors" else torch.jit.load(file, map_location="cpu")
+    except RuntimeError:
+        archive = None  # an ordinary checkpoint
+    if archive is None:
+        yield file
+        return
+    facts = ("input_resolution", "context_length", "vocab_size")
+    with tempfile.TemporaryDirectory() as temporary:
+        state = {k: v.detach().float().contiguous() for k, v in archive.state_dict().items() if k not in facts}
+        save_file(state, Path(temporary) / WEIGHTS)
+        yield Path(temporary) / WEIGHTS

@@ -14,6 +14,9 @@ from stages.models.batches import Batch
 from stages.models.clip import Clip
 from stages.models.prompts import class_features
 from stages.prepare.format import Labels
+from stages.privacy.factored import Factor
+
+torch.backends.mha.set_fastpath_enabled(False)  # attention that knows no autocast on a CPU, and no gradient
 
 PADDING = -1e9  # a similarity that no softmax sees; -inf would make NaN of a row that is all padding
 FIXED_TEXTS = 2**16  # features of texts that are kept when the text tower is not trained
@@ -26,12 +29,14 @@ class Contrastive:
     """
 
     is_sum_over_records = False
+    bf16 = one_by_one = False
 
     def __init__(self, clip: Clip, trained: dict[str, torch.nn.Parameter], labels: Labels | None = None):
         self._model, self._tokenize = clip.model, clip.tokenize
         self._device = next(clip.model.parameters()).device
         self._text_is_trained = any(not name.startswith("visual.") and name != "logit_scale" for name in trained)
         self._fixed_text = functools.lru_cache(maxsize=FIXED_TEXTS)(self._encode_fixed)
+        self.factors = _factors(clip, trained)
 
     @torch.no_grad()
     def _encode_fixed(self, text: str) -> torch.Tensor:
@@ -49,7 +54,7 @@ class Contrastive:
         tokens, index = records.get("tokens"), None
         if merge and tokens is not None:
             tokens, index = torch.unique(tokens, dim=0, return_inverse=True)
-        image, text = _encode(self._model, parameters, records["images"], tokens)
+        image, text = _encode(self._model, parameters, records["images"], tokens, self.bf16)
         if tokens is None:
             text = records["text"]
         return {"image": image, "text": text if index is None else text[index]}
@@ -71,6 +76,7 @@ class PromptSoftmax:
     """
 
     is_sum_over_records = True
+    bf16 = one_by_one = False
 
     def __init__(self, clip: Clip, trained: dict[str, torch.nn.Parameter], labels: Labels | None):
         if labels is None:
@@ -78,18 +84,19 @@ class PromptSoftmax:
         if others := [name for name in trained if not name.startswith("visual.")]:
             raise UserError(
                 f"the loss prompts stands against fixed prompts, and {others[0]} is trained too; "
-                "set trainable to image-tower"
+                "set trainable to image-tower or image-projection"
             )
         self._model = clip.model
         self._device = next(clip.model.parameters()).device
         scale = clip.model.logit_scale.exp().detach()
         self._classes = scale * class_features(clip, labels, self._device)  # (classes, d)
+        self.factors = _factors(clip, trained)
 
     def records(self, batch: Batch) -> dict[str, torch.Tensor]:
         return {"images": batch.images.to(self._device), "labels": torch.tensor(batch.labels, device=self._device)}
 
     def features(self, parameters, records, merge: bool) -> dict[str, torch.Tensor]:
-        image, _ = _encode(self._model, parameters, records["images"], None)
+        image, _ = _encode(self._model, parameters, records["images"], None, self.bf16)
         return {"image": image, "labels": records["labels"]}
 
     def loss(self, parameters, features, present) -> torch.Tensor:
@@ -97,16 +104,35 @@ class PromptSoftmax:
         return torch.where(present, each, 0.0).sum() / present.sum()
 
 
-def _encode(model, parameters, images, tokens) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Normalised features with these parameters in place of the model's; open_clip answers in two ways."""
-    answer = functional_call(model, dict(parameters), (images, tokens))
-    if isinstance(answer, dict):
-        return answer["image_features"], answer.get("text_features")
-    return answer[0], answer[1]
+def _encode(model, parameters, images, tokens, bf16: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Normalised features with these parameters in place of the model's; open_clip answers in two ways.
+
+    In bf16 only the towers' products are; parameters, gradients and all that follows stay in float32.
+    """
+    with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=bf16):
+        answer = functional_call(model, dict(parameters), (images, tokens))
+    image, text = (answer["image_features"], answer.get("text_features")) if isinstance(answer, dict) else answer[:2]
+    return image.float(), None if text is None else text.float()
+
+
+def _factors(clip: Clip, trained: dict[str, torch.nn.Parameter]) -> dict[str, Factor] | None:
+    """Where all that is trained are projections on frozen towers: see privacy/factored.py."""
+    known = getattr(clip.model, "factors", {})
+    return {name: known[name] for name in trained} if known.keys() >= trained.keys() else None
 
 
 OBJECTIVES = {"contrastive": Contrastive, "prompts": PromptSoftmax}
 
 
-def objective_of(loss: str, clip: Clip, trained: dict[str, torch.nn.Parameter], labels: Labels | None):
-    return OBJECTIVES[loss](clip, trained, labels)
+def objective_of(
+    loss: str,
+    clip: Clip,
+    trained: dict[str, torch.nn.Parameter],
+    labels: Labels | None,
+    bf16: bool = False,
+    one_by_one: bool = False,
+):
+    """`one_by_one`: vmap cannot take the model, because it is checkpointed or compiled; nor can it in bf16."""
+    objective = OBJECTIVES[loss](clip, trained, labels)
+    objective.bf16, objective.one_by_one = bf16, one_by_one or bf16
+    return objective

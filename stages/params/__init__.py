@@ -2,6 +2,7 @@
 
 from stages.params.reading import load
 from stages.params.schema import (
+    Align,
     Benchmark,
     Compute,
     Evaluate,
@@ -16,9 +17,11 @@ from stages.params.schema import (
     Privacy,
     Source,
     Train,
+    Weights,
 )
 
 __all__ = [
+    "Align",
     "Benchmark",
     "Compute",
     "Evaluate",
@@ -33,5 +36,6 @@ __all__ = [
     "Privacy",
     "Source",
     "Train",
+    "Weights",
     "load",
 ]

@@ -6,12 +6,13 @@ from typing import get_args
 from pydantic import TypeAdapter, ValidationError
 
 from stages.errors import UserError
-from stages.keys import LOSSES
+from stages.keys import IMAGE_PARTS, LOSSES
 from stages.params.schema import Benchmark, Source
 
 
 def across_sections(raw: dict) -> list[str]:
-    prepare, folders, pretrain = (_mapping(raw, k) for k in ("prepare", "folders", "pretrain"))
+    prepare, folders = _mapping(raw, "prepare"), _mapping(raw, "folders")
+    models = {section: _mapping(raw, section) for section in ("pretrain", "align", "weights")}
     datasets = {**prepare, **folders}
     private = _names(raw, "dataset")
     known = f"known: {', '.join(map(str, datasets))}"
@@ -19,13 +20,22 @@ def across_sections(raw: dict) -> list[str]:
     problems += [
         f"sweep.dataset: {d!r} is in neither prepare nor folders; {known}" for d in private if d not in datasets
     ]
-    problems += [f"sweep.model: {m!r} is not in pretrain" for m in _names(raw, "model") if m not in pretrain]
+    problems += [
+        f"sweep.model: {m!r} is in none of pretrain, align and weights"
+        for m in _names(raw, "model")
+        if not any(m in section for section in models.values())
+    ]
+    names = [name for section in models.values() for name in section]
+    twice = dict.fromkeys(name for name in names if names.count(name) > 1)
+    problems += [f"{name}: more than one of pretrain, align and weights has a model of this name" for name in twice]
+    overrides = _mapping(_mapping(raw, "train"), "overrides")
+    problems += [f"train.overrides: {name!r} is no dataset; {known}" for name in overrides if name not in datasets]
     problems += _privacy_problems(raw)
-    for name, model in pretrain.items():
+    for section, name, model in ((s, name, model) for s, its in models.items() for name, model in its.items()):
         data = model.get("data") if isinstance(model, dict) else None
         if not isinstance(data, str):
-            continue  # reported with the rest of the schema
-        where = f"pretrain.{name}.data: {data!r}"
+            continue  # a model of published weights; or reported with the rest of the schema
+        where = f"{section}.{name}.data: {data!r}"
         if data not in datasets:
             problems.append(f"{where} is in neither prepare nor folders; {known}")
         elif any(_origin(datasets.get(p)) == _origin(datasets[data]) for p in private):
@@ -47,9 +57,9 @@ def _privacy_problems(raw: dict) -> list[str]:
         )
     problems += [
         f"train.methods.{name}.trainable: {m['trainable']!r} also trains the texts, and the loss prompts stands "
-        "against fixed ones; write image-tower"
+        f"against fixed ones; write one of {', '.join(IMAGE_PARTS)}"
         for name, m in methods.items()
-        if isinstance(m, dict) and m.get("loss") == "prompts" and m.get("trainable") not in ("image-tower", None)
+        if isinstance(m, dict) and m.get("loss") == "prompts" and m.get("trainable") not in (*IMAGE_PARTS, None)
     ]
     epsilons = _mapping(raw, "sweep").get("epsilon")
     finite = [e for e in epsilons if str(e) not in ("0", "inf")] if isinstance(epsilons, list) else []

@@ -1,6 +1,5 @@
 """Named sweeps: values of `presets` in params.yaml that take the place of those in the other sections."""
 
-import copy
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -8,6 +7,7 @@ from ruamel.yaml import YAML
 from stages.atomic import new_file
 from stages.errors import UserError
 from stages.params.reading import load, read_yaml
+from stages.params.schema import merge
 
 
 def use(name: str, path: Path = Path("params.yaml")) -> None:
@@ -23,19 +23,10 @@ def use(name: str, path: Path = Path("params.yaml")) -> None:
     null = "tag:yaml.org,2002:null"
     round_trip.representer.add_representer(type(None), lambda r, _: r.represent_scalar(null, "null"))
     document = round_trip.load(path)
-    _merge(document, document["presets"][name])
+    merge(document, document["presets"][name])
     with new_file(path) as temporary:
         round_trip.dump(document, temporary)
         try:
             load(temporary)
         except UserError as error:
             raise UserError(f"preset {name!r} does not fit {path}, which is left as it was:", error.problems) from None
-
-
-def _merge(into: dict, values: dict) -> None:
-    """Sections are merged key by key; a list or a number is replaced."""
-    for key, value in values.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        else:
-            into[key] = copy.deepcopy(value)

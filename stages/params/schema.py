@@ -1,13 +1,14 @@
 """The sections of params.yaml as typed, frozen objects."""
 
+import copy
 import itertools
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stages.errors import UserError
-from stages.keys import LOSSES, METHODS, SAMPLERS, TASKS, Cell, canonical_epsilon
+from stages.keys import LOSSES, METHODS, PARTS, SAMPLERS, TASKS, Cell, canonical_epsilon
 
 T = TypeVar("T")
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
@@ -16,6 +17,15 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 PositiveFloat = Annotated[Number, Field(gt=0)]
 Fraction = Annotated[Number, Field(gt=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, strict=True)]
+
+
+def merge(into: dict, values: dict) -> None:
+    """Sections are merged key by key; a list or a number is replaced."""
+    for key, value in values.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            merge(into[key], value)
+        else:
+            into[key] = copy.deepcopy(value)
 
 
 class Section(BaseModel):
@@ -102,12 +112,30 @@ Source = BuiltIn | Folder
 
 
 class Pretrain(Section):
+    """A model that learns from public data alone."""
+
     architecture: str  # an open_clip name, or a folder with open_clip_config.json
     data: Name
     steps: PositiveInt
     batch_size: PositiveInt
     lr: PositiveFloat
     seed: Seed
+
+
+class Align(Section):
+    """Pretrained towers that come in Python packages, and projections fitted to public data."""
+
+    architecture: str  # a folder with open_clip_config.json that names the packages
+    data: Name
+    ridge: PositiveFloat
+
+
+class Weights(Section):
+    """Published weights."""
+
+    architecture: str  # an open_clip name
+    pretrained: str  # one of its tags, as openai
+    file: str | None = None  # a local file with them; without one they are downloaded
 
 
 def _delta(value: Any) -> Any:
@@ -139,7 +167,8 @@ class Method(Section):
     clip_norm: PositiveFloat
     lr: PositiveFloat
     loss: Literal[tuple(LOSSES)]
-    trainable: Literal["all", "image-tower", "projections", "no-token-table"]
+    trainable: Literal[PARTS]
+    lora_rank: PositiveInt = 8  # where trainable is lora or image-lora
 
     @model_validator(mode="after")
     def _one_length(self) -> "Method":
@@ -166,6 +195,29 @@ class Train(Section):
     betas: tuple[Annotated[Number, Field(ge=0, lt=1)], Annotated[Number, Field(ge=0, lt=1)]]
     eps: PositiveFloat
     weight_decay: Annotated[Number, Field(ge=0)]
+    precision: Literal["float32", "bf16"] = "float32"  # of the model's arithmetic; weights, clipping, noise: float32
+    overrides: dict[Name, dict[str, Any]] = {}  # by dataset: values of this section that take the place of those above
+
+    @model_validator(mode="after")
+    def _every_override_fits(self) -> "Train":
+        for dataset in self.overrides:
+            try:
+                self.on(dataset)
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(map(str, first["loc"]))
+                raise ValueError(f"overrides.{dataset}.{where}: {first['msg']}") from None
+        return self
+
+    def on(self, dataset: str) -> "Train":
+        """What holds for one dataset."""
+        values = self.model_dump(exclude={"overrides"})
+        merge(values, self.overrides.get(dataset, {}))
+        return Train.model_validate(values)
+
+
+class Publish(Section):
+    models: Literal["all", "first-seed"]  # which runs in MLflow carry their model; all of them have their figures
 
 
 class Evaluate(Section):
@@ -175,22 +227,31 @@ class Evaluate(Section):
 class Compute(Section):
     records_at_once: PositiveInt  # through the model together; larger batches go in pieces, with the same gradient
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
+    gradient_checkpointing: Annotated[bool, Field(strict=True)] = False  # less memory, more time
+    compile: Annotated[bool, Field(strict=True)] = False  # torch.compile: needs a C++ compiler or a GPU
 
 
 class Params(Section):
     sweep: Sweep
     prepare: dict[Name, Annotated[BuiltIn, Field(discriminator="source")]]
     folders: dict[Name, Folder]
-    pretrain: dict[Name, Pretrain] = Field(min_length=1)
+    pretrain: dict[Name, Pretrain]
+    align: dict[Name, Align]
+    weights: dict[Name, Weights]
     privacy: Privacy
     train: Train
     evaluate: Evaluate
+    publish: Publish
     compute: Compute
     presets: dict[Name, dict[str, Any]] = {}  # named values for the sections above; see presets.py
 
     @property
     def datasets(self) -> dict[str, Source]:
         return {**self.prepare, **self.folders}
+
+    @property
+    def models(self) -> dict[str, Pretrain | Align | Weights]:
+        return {**self.pretrain, **self.align, **self.weights}
 
     def cells(self) -> Iterator[Cell]:
         s = self.sweep

@@ -184,6 +184,11 @@ class PreparedSplit:
         image, texts, label, unit = (batch.column(i)[offset].as_py() for i in range(4))
         return Row(image, tuple(texts), label, unit)
 
+    def texts_and_label(self, index: int) -> tuple[tuple[str, ...], int | None]:
+        """A row without its image."""
+        batch, offset = self._reader.get_batch(index // ROWS_PER_BATCH), index % ROWS_PER_BATCH
+        return tuple(batch.column(1)[offset].as_py()), batch.column(2)[offset].as_py()
+
     def __iter__(self) -> Iterator[Row]:
         return (self.row(i) for i in range(self.rows))
 

@@ -80,6 +80,7 @@ class TrainingFacts(BaseModel):
     privacy: PrivacyFacts
     train: dict | None  # the section of params.yaml that was used; None where nothing was trained
     trained_parameters: int
+    initial_model: str  # sha256 of the public weights that training started from
     key: Literal["none", "os", "fixed"]  # where the noise key came from; "fixed" can be recomputed by anyone
     diagnostics: dict[str, list[float]] | None = None  # one value a step; only with unsafe_diagnostics
 

@@ -38,6 +38,9 @@ Records = Mapping[str, torch.Tensor]  # one row a record
 class Objective(Protocol):
     """A loss in two parts: what each record gives by itself, and what all of them give together."""
 
+    one_by_one: bool  # whether units must not share a pass, because vmap cannot take the model
+    factors: Mapping | None  # where all that is trained are matrices on fixed inputs: see factored.py
+
     def records(self, batch: Any) -> Records:
         """What the loss needs of a batch, as tensors."""
 
@@ -75,11 +78,13 @@ def clipped_sum(
     """
     figures = Diagnostics(len(units), [], [])
     total = None
-    for members, present in _chunks(_members(units), parameters, at_once):
+    bytes_each = sum(p.numel() * p.element_size() for p in parameters.values())
+    most = 1 if objective.one_by_one else max(1, GRADIENT_BYTES // bytes_each)
+    for members, present in chunks(members_of(units), at_once, most):
         if len(members) == 1:
-            gradients, loss = _one(objective, parameters, _take(records, members[0]), at_once)
+            gradients, loss = _one(objective, parameters, take(records, members[0]), at_once)
         else:
-            gradients, loss = _several(objective, parameters, _take(records, members), present)
+            gradients, loss = _several(objective, parameters, take(records, members), present)
         norms = _joint_norms(gradients)
         figures.norms += norms.tolist()
         figures.losses += loss.tolist()
@@ -135,22 +140,20 @@ def _several(objective, parameters, records, present):
     return list(gradients.values()), losses
 
 
-def _members(units: np.ndarray) -> list[np.ndarray]:
+def members_of(units: np.ndarray) -> list[np.ndarray]:
     """The records of each unit that has any, small units first: neighbours then need little padding."""
     order = np.argsort(units, kind="stable")
     members = np.split(order, np.flatnonzero(np.diff(units[order])) + 1) if len(units) else []
     return sorted(members, key=len)
 
 
-def _chunks(
-    members: list[np.ndarray], parameters: Parameters, at_once: int
+def chunks(
+    members: list[np.ndarray], at_once: int, most: int | None = None
 ) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
-    """(units, size) of record indices, and which of them are not padding."""
-    bytes_each = sum(p.numel() * p.element_size() for p in parameters.values())
-    most = max(1, GRADIENT_BYTES // bytes_each)
+    """(units, size) of record indices, and which of them are not padding; at most `most` units together."""
     while members:
         count = 1
-        while count < min(most, len(members)) and (count + 1) * len(members[count]) <= at_once:
+        while count < min(most or len(members), len(members)) and (count + 1) * len(members[count]) <= at_once:
             count += 1
         chunk, members = members[:count], members[count:]
         size = len(chunk[-1])
@@ -160,7 +163,7 @@ def _chunks(
         yield indices, torch.from_numpy(present)
 
 
-def _take(records: Records, indices: np.ndarray) -> dict[str, torch.Tensor]:
+def take(records: Records, indices: np.ndarray) -> dict[str, torch.Tensor]:
     return {name: tensor[torch.from_numpy(indices).to(tensor.device)] for name, tensor in records.items()}
 
 

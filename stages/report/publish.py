@@ -7,6 +7,7 @@ cell that was trained again replaces its run. The store is MLFLOW_TRACKING_URI, 
 """
 
 import argparse
+import functools
 import hashlib
 import logging
 import math
@@ -31,10 +32,10 @@ from tqdm import tqdm
 from stages import params
 from stages.atomic import write_json
 from stages.errors import UserError, run
-from stages.keys import Cell, data_dir
+from stages.keys import Cell, data_dir, initial_model_dir
 from stages.prepare.format import Manifest
 from stages.report.fingerprint import fingerprint
-from stages.report.paths import CSV, PLOTS, PUBLISHED, TABLE
+from stages.report.paths import CSV, PAPER, PLOTS, PUBLISHED, TABLE
 from stages.report.statement import guarantee_tag, paper_epsilon, sound_epsilon, statement
 from stages.report.table import Outcome, read_outcome
 
@@ -46,6 +47,7 @@ SIGNATURE = ModelSignature(
 REQUIREMENTS = (
     "torch",
     "torchvision",
+    "timm",
     "open_clip_torch",
     "transformers",
     "pydantic",
@@ -67,7 +69,7 @@ def main() -> None:
     p = params.load()
     outcomes = [read_outcome(cell) for cell in p.cells()]
     try:
-        models = publish(outcomes, first_seed=p.sweep.seed[0])
+        models = publish(outcomes, p.sweep.seed[0], every_seed=p.publish.models == "all")
     except MlflowException as error:
         raise UserError(f"MLflow at {mlflow.get_tracking_uri()} says: {error}") from error
     write_json(PUBLISHED, models)
@@ -81,14 +83,14 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message=".*input example was not provided")  # the signature is written out
 
 
-def publish(outcomes: list[Outcome], first_seed: int) -> dict[str, str]:
+def publish(outcomes: list[Outcome], first_seed: int, every_seed: bool = True) -> dict[str, str | None]:
     """Bring MLflow in line with the files; returns where each cell's model can be loaded from."""
     client = MlflowClient()
     models = {}
     for outcome in tqdm(outcomes, desc="publish to MLflow", unit=" runs", disable=None):
-        publisher = Publisher(client, outcome)
+        publisher = Publisher(client, outcome, with_model=every_seed or outcome.cell.seed == first_seed)
         version = publisher.publish()
-        models[str(outcome.cell)] = f"models:/{publisher.registered}/{version}"
+        models[str(outcome.cell)] = version and f"models:/{publisher.registered}/{version}"
         # An alias names one model: the first seed's. The best one's would be a choice made on the test split.
         if outcome.cell.seed == first_seed:
             client.set_registered_model_alias(publisher.registered, alias(outcome.cell), version)
@@ -100,20 +102,20 @@ def publish(outcomes: list[Outcome], first_seed: int) -> dict[str, str]:
 class Publisher:
     """Brings one cell's run and model version in line with its files."""
 
-    def __init__(self, client: MlflowClient, outcome: Outcome):
-        self.client, self.outcome, self.cell = client, outcome, outcome.cell
-        self.content = content_hash(outcome)
+    def __init__(self, client: MlflowClient, outcome: Outcome, with_model: bool):
+        self.client, self.outcome, self.cell, self.with_model = client, outcome, outcome.cell, with_model
+        self.content = content_hash(outcome) + ("" if with_model else " without model")
         self.tag = guarantee_tag(outcome.training)
         self.registered = f"dp-clip.{self.cell.sweep.replace('/', '.')}.{self.cell.method}"
 
-    def publish(self) -> str:
-        """The version of the cell's model. A run that is there with the same content is left alone."""
+    def publish(self) -> str | None:
+        """The version of the cell's model, if it is published. A run with the same content is left alone."""
         runs = find_runs(self.client, self.cell, {"cell": str(self.cell)})
         current = [r for r in runs if r.data.tags.get("content") == self.content]
         for stale in [r for r in runs if r not in current[:1]]:
             self._remove(stale)
         if current:
-            return next(v.version for v in self._versions() if v.run_id == current[0].info.run_id)
+            return next((v.version for v in self._versions() if v.run_id == current[0].info.run_id), None)
         return self._log()
 
     def _versions(self) -> list:
@@ -128,7 +130,7 @@ class Publisher:
             self.client.delete_logged_model(model.model_id)
         self.client.delete_run(stale.info.run_id)
 
-    def _log(self) -> str:
+    def _log(self) -> str | None:
         cell = self.cell
         parent = parent_run(self.client, cell)
         with mlflow.start_run(
@@ -144,7 +146,7 @@ class Publisher:
             self._log_unsafe_diagnostics()
             for path in (cell.training_json, cell.metrics_json, cell.details_json, cell.picture):
                 mlflow.log_artifact(str(path))
-            version = self._log_model()
+            version = self._log_model() if self.with_model else None
             mlflow.set_tag("content", self.content)  # last: a run without it was interrupted, and is made again
         return version
 
@@ -156,16 +158,20 @@ class Publisher:
                 self.client.log_batch(mlflow.active_run().info.run_id, metrics=points[i : i + 1000])
 
     def _log_model(self) -> str:
+        from stages.models import clip as clips
+
         labels = Manifest.read(data_dir(self.cell.dataset)).labels
         with tempfile.TemporaryDirectory() as folder:
             labels_json = Path(folder) / "labels.json"
             write_json(labels_json, labels.model_dump())
             privacy = Path(folder) / STATEMENT
             privacy.write_text(statement(self.outcome.training), encoding="utf-8")
+            model = Path(folder) / "model"
+            clips.save(clips.load(initial_model_dir(self.cell.model), self.cell.model_dir), model)
             info = mlflow.pyfunc.log_model(
                 name=f"model-{alias(self.cell)}",
                 python_model=str(Path(__file__).with_name("served.py")),
-                artifacts={"model": str(self.cell.model_dir), "labels": str(labels_json), "privacy": str(privacy)},
+                artifacts={"model": str(model), "labels": str(labels_json), "privacy": str(privacy)},
                 code_paths=["stages"],
                 signature=SIGNATURE,
                 pip_requirements=_pinned(REQUIREMENTS),
@@ -252,7 +258,7 @@ def parent_run(client: MlflowClient, cell: Cell) -> Run:
 
 def publish_report(client: MlflowClient, cell: Cell) -> None:
     run_id = parent_run(client, cell).info.run_id
-    for path in (TABLE, CSV, PLOTS / f"{cell.sweep.replace('/', '-')}.png"):
+    for path in (TABLE, CSV, PAPER, PLOTS / f"{cell.sweep.replace('/', '-')}.png"):
         client.log_artifact(run_id, str(path))
     client.set_tag(run_id, "mlflow.note.content", TABLE.read_text(encoding="utf-8"))
 
@@ -261,10 +267,17 @@ def content_hash(outcome: Outcome) -> str:
     """Of what is published for a cell: its files and what is said of them. The git commit changes without it."""
     cell = outcome.cell
     digest = hashlib.sha256(statement(outcome.training).encode())
-    files = [cell.training_json, cell.metrics_json, cell.details_json, *sorted(cell.model_dir.iterdir())]
-    for path in files:
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    for path in (cell.training_json, cell.metrics_json, cell.details_json, *sorted(cell.model_dir.iterdir())):
+        digest.update(_hash(path))
+    for path in sorted(initial_model_dir(cell.model).iterdir()):
+        digest.update(_hash(path))
     return digest.hexdigest()
+
+
+@functools.cache
+def _hash(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def git_commit() -> str:

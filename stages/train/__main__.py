@@ -11,10 +11,13 @@ import torch
 from stages import params
 from stages.atomic import new_folder, write_json
 from stages.errors import UserError, run
-from stages.keys import Cell, data_dir, initial_model_dir
+from stages.keys import ON_FROZEN_TOWERS, Cell, data_dir, features_dir, initial_model_dir
 from stages.models import clip as clips
-from stages.models.batches import BatchReader
+from stages.models.batches import BatchReader, decoded
+from stages.models.features import Features
+from stages.models.heads import Heads
 from stages.models.objectives import OBJECTIVES, objective_of
+from stages.models.parts import merge_adapters, trainable_parameters
 from stages.prepare.format import Manifest, PreparedSplit
 from stages.privacy.accounting import Plan
 from stages.privacy.facts import PrivacyFacts, TrainingFacts
@@ -31,30 +34,39 @@ def main() -> None:
     parser.add_argument("--cell", required=True, help="task/dataset/model/method/eps-E/seed-S")
     cell, p = Cell.parse(parser.parse_args().cell), params.load()
     facts = PrivacyFacts.read(cell.privacy_json)
-    clip = clips.load(initial_model_dir(cell.model))
+    clip, initial = clips.load(initial_model_dir(cell.model)), clips.sha256(initial_model_dir(cell.model))
 
-    training = TrainingFacts(cell=str(cell), privacy=facts, train=None, trained_parameters=0, key="none")
+    training = TrainingFacts(
+        cell=str(cell), privacy=facts, train=None, trained_parameters=0, initial_model=initial, key="none"
+    )
     if cell.epsilon != "0":
-        training = fine_tune(clip, cell, p, facts)
+        training = fine_tune(clip, cell, p, facts, initial)
     with new_folder(cell.model_dir) as folder:
-        clips.save(clip, folder)
+        clips.save_changes(clip, initial_model_dir(cell.model), folder)
     write_json(cell.training_json, training.model_dump())
 
 
-def fine_tune(clip: clips.Clip, cell: Cell, p: params.Params, facts: PrivacyFacts) -> TrainingFacts:
+def fine_tune(clip: clips.Clip, cell: Cell, p: params.Params, facts: PrivacyFacts, initial: str) -> TrainingFacts:
     """Train in place; returns the public facts of the training."""
-    method, data = p.train.methods[cell.method], PreparedSplit(data_dir(cell.dataset), "train")
+    t, data = p.train.on(cell.dataset), PreparedSplit(data_dir(cell.dataset), "train")
+    method = t.methods[cell.method]
     plan = plan_of(cell, p, facts, data.units)
     key = choose_key(cell, p.privacy)
 
+    images = decoded(data, clip)
+    if method.trainable in ON_FROZEN_TOWERS:
+        features = Features(features_dir(cell.dataset, cell.model))
+        clip, images = features.headed(clip), features.images("train")
     model = clip.model.to(clips.device_of(p.compute.device))
-    parameters = clips.trainable_parameters(model, method.trainable)
+    special = speed_up(model, p.compute)
+    torch.manual_seed(cell.seed)  # of LoRA's adapters; it is public
+    parameters = trainable_parameters(model, method.trainable, method.lora_rank)
     optimizer = torch.optim.AdamW(
-        parameters.values(), lr=method.lr, betas=p.train.betas, eps=p.train.eps, weight_decay=p.train.weight_decay
+        parameters.values(), lr=method.lr, betas=t.betas, eps=t.eps, weight_decay=t.weight_decay
     )
     manifest = Manifest.read(data_dir(cell.dataset))
-    objective = objective_of(method.loss, clip, parameters, manifest.labels)
-    reader = BatchReader(data, clip)
+    objective = objective_of(method.loss, clip, parameters, manifest.labels, t.precision == "bf16", special)
+    reader = BatchReader(data, images)
     figures = defaultdict(list) if p.privacy.unsafe_diagnostics and cell.is_private else None
     write_ahead(cell, p, plan, manifest, key)  # last: what can fail before the first step has not failed
     train(
@@ -70,20 +82,33 @@ def fine_tune(clip: clips.Clip, cell: Cell, p: params.Params, facts: PrivacyFact
         p.compute.records_at_once,
         watch=None if figures is None else lambda step: keep(step, figures),
     )
-    used = p.train.model_dump(exclude={"methods"}) | method.model_dump(exclude_none=True)
+    merge_adapters(model)
+    used = t.model_dump(exclude={"methods", "overrides"}) | method.model_dump(exclude_none=True)
     return TrainingFacts(
         cell=str(cell),
         privacy=facts,
         train=used,
         trained_parameters=sum(parameter.numel() for parameter in parameters.values()),
+        initial_model=initial,
         key=key.origin,
         diagnostics=figures,
     )
 
 
+def speed_up(model: torch.nn.Module, compute: params.Compute) -> bool:
+    """As compute asks; whether the model is now of a kind that vmap cannot take."""
+    if isinstance(model, Heads):
+        return False  # two matrices: nothing to gain
+    if compute.gradient_checkpointing:
+        model.set_grad_checkpointing(True)
+    if compute.compile:
+        model.compile(dynamic=True)  # batches vary in size
+    return compute.gradient_checkpointing or compute.compile
+
+
 def plan_of(cell: Cell, p: params.Params, facts: PrivacyFacts, n: int) -> Plan:
     """What will be done. A calibration that was made for anything else is refused."""
-    method, g = p.train.methods[cell.method], facts.guarantee
+    method, g = p.train.on(cell.dataset).methods[cell.method], facts.guarantee
     sampling = SAMPLERS[p.privacy.sampling](n, method.batch_size)
     mechanism = mechanism_of(cell.method, method, g.sigma if g else 0.0)
     plan = Plan(sampling, mechanism, method.steps or sampling.steps(method.epochs))

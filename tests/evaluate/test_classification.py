@@ -6,6 +6,7 @@ from stages.errors import UserError
 from stages.evaluate import classification
 from stages.evaluate.results import Metrics, wilson_interval
 from stages.models import clip as clips
+from stages.models.batches import decoded
 from stages.prepare.format import Dataset, Labels, PreparedSplit, Row, png, write
 
 LABELS = Labels(classes=("dark", "light"), templates=("a {} picture", "something {}"))
@@ -27,7 +28,10 @@ def data(tmp_path) -> PreparedSplit:
 
 
 def test_the_batch_size_changes_nothing_and_the_last_partial_batch_counts(clip, data):
-    results = [classification.evaluate(clip, data, LABELS, b, torch.device("cpu")).counts for b in (1, 2, 3, 7, 100)]
+    results = [
+        classification.evaluate(clip, data, decoded(data, clip), LABELS, b, torch.device("cpu")).counts
+        for b in (1, 2, 3, 7, 100)
+    ]
     assert all(np.array_equal(results[0], counts) for counts in results)
     assert results[0].sum() == N and results[0].sum(axis=1).tolist() == [4, 3]
 
@@ -45,7 +49,9 @@ def test_it_agrees_with_the_definition_computed_one_by_one(clip, data):
             feature = clip.model.encode_image(clip.preprocess(row.pixels())[None])[0]
             cosine = [float(feature @ c / feature.norm()) for c in classes]
             expected[row.label, int(np.argmax(cosine))] += 1
-    assert np.array_equal(classification.evaluate(clip, data, LABELS, 3, torch.device("cpu")).counts, expected)
+    assert np.array_equal(
+        classification.evaluate(clip, data, decoded(data, clip), LABELS, 3, torch.device("cpu")).counts, expected
+    )
 
 
 def test_metrics_and_details_follow_from_the_confusion():
@@ -68,7 +74,7 @@ def test_the_interval_covers_the_truth_95_times_in_100():
 
 def test_data_without_labels_is_refused(clip, data):
     with pytest.raises(UserError, match="label"):
-        classification.evaluate(clip, data, None, 3, torch.device("cpu"))
+        classification.evaluate(clip, data, decoded(data, clip), None, 3, torch.device("cpu"))
 
 
 def test_a_missing_result_says_what_to_run(tmp_path):

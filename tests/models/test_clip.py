@@ -8,6 +8,7 @@ from PIL import Image
 
 from stages.errors import UserError
 from stages.models import clip as clips
+from stages.models.parts import trainable_parameters
 
 TINY = "stages/models/configs/tiny-clip"
 TEXTS = ["a cat", "a dog", "a cat", "ein Hündchen"]
@@ -80,14 +81,15 @@ def test_a_folder_without_weights_is_refused(tmp_path):
         ("all", ["token_embedding.weight", "visual.proj", "logit_scale"], []),
         ("image-tower", ["visual.proj", "visual.conv1.weight"], ["text_projection", "logit_scale"]),
         ("projections", ["visual.proj", "text_projection"], ["visual.conv1.weight", "token_embedding.weight"]),
+        ("image-projection", ["visual.proj"], ["text_projection", "visual.conv1.weight", "logit_scale"]),
         ("no-token-table", ["visual.proj", "text_projection", "logit_scale"], ["token_embedding.weight"]),
     ],
 )
 def test_what_is_trained_is_a_parameter(tiny, part, trained, frozen):
-    chosen = clips.trainable_parameters(tiny.model, part)
+    chosen = trainable_parameters(tiny.model, part)
     assert set(trained) <= set(chosen) and not set(frozen) & set(chosen)
     assert all(p.requires_grad == (name in chosen) for name, p in tiny.model.named_parameters())
-    clips.trainable_parameters(tiny.model, "all")
+    trainable_parameters(tiny.model, "all")
 
 
 def test_asking_for_a_missing_gpu_is_one_clear_error(monkeypatch):

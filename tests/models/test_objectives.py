@@ -11,6 +11,7 @@ from stages.errors import UserError
 from stages.models import clip as clips
 from stages.models.batches import Batch
 from stages.models.objectives import OBJECTIVES, Contrastive, PromptSoftmax, objective_of
+from stages.models.parts import trainable_parameters
 from stages.prepare.format import Labels
 from stages.privacy.gradients import MARGIN, clipped_sum, gradient, grid_of
 from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping
@@ -38,7 +39,7 @@ def flat(tensors) -> torch.Tensor:
 
 
 def prepared(clip, loss="contrastive", part="all"):
-    parameters = clips.trainable_parameters(clip.model, part)
+    parameters = trainable_parameters(clip.model, part)
     objective = objective_of(loss, clip, parameters, LABELS)
     return objective, parameters, objective.records(batch())
 
@@ -58,7 +59,7 @@ def test_the_loss_is_open_clips_two_directions_added(tiny):
 
 
 def test_one_pair_has_no_contrastive_gradient(tiny):
-    parameters = clips.trainable_parameters(tiny.model, "all")
+    parameters = trainable_parameters(tiny.model, "all")
     objective = Contrastive(tiny, parameters)
     grads, loss = gradient(objective, parameters, objective.records(batch(1)), ALL)
     assert loss == 0 and not flat(grads).any()
@@ -118,11 +119,11 @@ def test_a_tower_that_is_not_trained_gives_the_same_gradient_to_the_other(tiny):
 
 
 def test_prompts_needs_labels_and_a_fixed_text_tower(tiny):
-    image_tower = clips.trainable_parameters(tiny.model, "image-tower")
+    image_tower = trainable_parameters(tiny.model, "image-tower")
     with pytest.raises(UserError, match="needs class labels"):
         PromptSoftmax(tiny, image_tower, None)
     with pytest.raises(UserError, match="set trainable to image-tower"):
-        PromptSoftmax(tiny, clips.trainable_parameters(tiny.model, "all"), LABELS)
+        PromptSoftmax(tiny, trainable_parameters(tiny.model, "all"), LABELS)
 
 
 UNITS = {

@@ -7,6 +7,7 @@ from ruamel.yaml import YAML
 
 from stages.evaluate import classification
 from stages.models import clip as clips
+from stages.models.batches import decoded
 from stages.prepare.format import Manifest, PreparedSplit
 from tests.conftest import ROOT
 
@@ -22,7 +23,7 @@ def test_a_model_that_has_seen_only_fonts_reads_handwriting(project):
 
     data = project.folder / "data/mnist5k"
     clip = clips.load(project.folder / "models/tiny-clip")
-    result = classification.evaluate(
-        clip, PreparedSplit(data, "test"), Manifest.read(data).labels, 256, torch.device("cpu")
-    )
+    test = PreparedSplit(data, "test")
+    labels, cpu = Manifest.read(data).labels, torch.device("cpu")
+    result = classification.evaluate(clip, test, decoded(test, clip), labels, 256, cpu)
     assert result.metrics().score >= 0.55

@@ -40,7 +40,7 @@ def test_a_sweep_is_a_parent_with_a_child_a_cell(finished):
         assert run.data.tags["mlflow.parentRunId"] == parents[0].info.run_id
         assert run.info.status == "FINISHED"
     artifacts = {a.path for a in client(finished).list_artifacts(parents[0].info.run_id)}
-    assert artifacts == {"table.md", "table.csv", "classification-mnist5k-tiny-clip.png"}
+    assert artifacts == {"table.md", "table.csv", "paper.md", "classification-mnist5k-tiny-clip.png"}
 
 
 def test_a_private_run_carries_its_guarantee(finished):

@@ -45,6 +45,7 @@ def outcome(
         privacy=PrivacyFacts(task=cell.task, dataset="digits", method="batch", target=epsilon, guarantee=g),
         train={"clip_norm": 0.5},
         trained_parameters=10,
+        initial_model="0" * 64,
         key=key if cell.is_private else "none",
         diagnostics=diagnostics,
     )

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from stages.models import clip as clips
-from stages.models.batches import BatchReader
+from stages.models.batches import BatchReader, decoded
 from stages.models.objectives import OBJECTIVES, Contrastive
+from stages.models.parts import trainable_parameters
 from stages.prepare.format import Dataset, Labels, PreparedSplit, Row, png, write
 from stages.privacy.gradients import gradient, grid_of
 from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping
@@ -64,14 +65,14 @@ class Run:
     ):
         clip = clip or tiny()
         self.model = clip.model
-        self.parameters = clips.trainable_parameters(self.model, part)
+        self.parameters = trainable_parameters(self.model, part)
         self.before = {name: t.clone() for name, t in self.model.state_dict().items()}
         train(
             self.model,
             self.parameters,
             (optimizer or (lambda p: torch.optim.SGD(p, lr=1.0)))(self.parameters.values()),
             (objective or OBJECTIVES[loss])(clip, self.parameters, LABELS),
-            BatchReader(data, clip),
+            BatchReader(data, decoded(data, clip)),
             sampling(data.units, batch_size),
             steps,
             mechanism,
@@ -187,8 +188,8 @@ def test_non_private_training_neither_clips_nor_adds_noise(data):
     run = Run(data, steps=1, mechanism=None)
     clip = tiny()
     key, sampling = Key.from_seed(0), PoissonSampling(data.units, 8)
-    batch = BatchReader(data, clip).batch(sampling.sample(key, 0), key.stream("text", 0))
-    parameters = clips.trainable_parameters(clip.model, "all")
+    batch = BatchReader(data, decoded(data, clip)).batch(sampling.sample(key, 0), key.stream("text", 0))
+    parameters = trainable_parameters(clip.model, "all")
     objective = Contrastive(clip, parameters)
     expected, _ = gradient(objective, parameters, objective.records(batch), 100)
     for name, g in zip(parameters, expected, strict=True):
@@ -244,7 +245,8 @@ def test_one_row_and_one_text_are_drawn_from_a_unit(tmp_path):
         Row(png(rng.integers(0, 256, (28, 28), dtype=np.uint8)), ("one", "two"), None, f"u{i // 3}") for i in range(6)
     ]
     write(tmp_path / "d", "d", Dataset("made here", "none", None, rows[:3], rows[3:]))
-    reader = BatchReader(PreparedSplit(tmp_path / "d", "train"), tiny())
+    data = PreparedSplit(tmp_path / "d", "train")
+    reader = BatchReader(data, decoded(data, tiny()))
     drawn = [reader.batch(np.array([0]), Key.from_os().stream("text", t)) for t in range(200)]
     assert {len(batch) for batch in drawn} == {1}
     assert {text for batch in drawn for text in batch.texts} == {"one", "two"}

@@ -1,0 +1,37 @@
+"""Outputs of the frozen towers of a model on a dataset -> features/DATASET/MODEL, for every epsilon and seed."""
+
+import argparse
+
+from stages import params
+from stages.atomic import new_folder
+from stages.errors import UserError, run
+from stages.keys import ON_FROZEN_TOWERS, data_dir, features_dir, initial_model_dir
+from stages.models import clip as clips
+from stages.models import features
+from stages.prepare.format import Manifest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m stages.encode", description=__doc__)
+    parser.add_argument("--dataset", required=True, help="a name in the section `prepare` or `folders` of params.yaml")
+    parser.add_argument("--model", required=True, help="a name in `pretrain`, `align` or `weights` of params.yaml")
+    args, p = parser.parse_args(), params.load()
+    if args.dataset not in p.datasets or args.model not in p.models:
+        raise UserError(
+            f"no dataset {args.dataset!r} or no model {args.model!r} in params.yaml; datasets: "
+            f"{', '.join(p.datasets)}; models: {', '.join(p.models)}"
+        )
+
+    wanted = any(p.train.on(args.dataset).methods[name].trainable in ON_FROZEN_TOWERS for name in p.sweep.method)
+    with new_folder(features_dir(args.dataset, args.model)) as folder:
+        if not wanted:
+            features.write_none(folder)
+            print(f"{args.dataset}, {args.model}: every method trains a tower, so nothing is computed ahead")
+            return
+        clip = clips.load(initial_model_dir(args.model))
+        device, labels = clips.device_of(p.compute.device), Manifest.read(data_dir(args.dataset)).labels
+        features.write(folder, clip, data_dir(args.dataset), labels, p.compute.records_at_once, device)
+
+
+if __name__ == "__main__":
+    run(main)

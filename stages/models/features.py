@@ -1,0 +1,99 @@
+"""Outputs of frozen towers, computed once for a (dataset, model): features/DATASET/MODEL.
+
+    train.npy, test.npy     what goes into the image projection, one row a row of the prepared split; memory-mapped
+    texts.npy, texts.json   what goes into the text projection, one row a distinct text
+
+Where nothing that is frozen can be cut off, the folder holds only `features.json`, which says so.
+"""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from stages.errors import UserError
+from stages.models.clip import Clip
+from stages.models.heads import Heads, trunks
+from stages.prepare.format import SPLITS, Labels, PreparedSplit
+
+FACTS = "features.json"
+
+
+class Features:
+    def __init__(self, folder: Path):
+        if not (folder / FACTS).is_file():
+            raise UserError(f"no features in {folder}; run: dvc repro")
+        self._folder = folder
+        self.exist = json.loads((folder / FACTS).read_text(encoding="utf-8"))["encoded"]
+
+    def images(self, split: str) -> Callable[[int], torch.Tensor]:
+        rows = np.load(self._folder / f"{split}.npy", mmap_mode="r")
+        return lambda index: torch.from_numpy(np.array(rows[index]))
+
+    def headed(self, clip: Clip) -> Clip:
+        """The CLIP without its towers: it takes features in place of images, and finds those of a text by itself."""
+        return dataclasses.replace(clip, model=Heads(clip.model), tokenize=self.texts)
+
+    def texts(self, texts: list[str]) -> torch.Tensor:
+        """(texts, d); a KeyError for one that is not in the dataset."""
+        where, rows = self._texts
+        return torch.from_numpy(rows[[where[text] for text in texts]])
+
+    @functools.cached_property
+    def _texts(self) -> tuple[dict[str, int], np.ndarray]:
+        known = json.loads((self._folder / "texts.json").read_text(encoding="utf-8"))
+        return {text: i for i, text in enumerate(known)}, np.load(self._folder / "texts.npy", mmap_mode="r")
+
+
+@torch.no_grad()
+def write(
+    folder: Path,
+    clip: Clip,
+    data: Path,
+    labels: Labels | None,
+    batch_size: int,
+    device: torch.device,
+    splits: tuple[str, ...] = SPLITS,
+    more_texts: Iterable[str] = (),
+) -> None:
+    """Encode the splits and every text of them and of the classes; one batch is in memory at a time."""
+    clip.model.to(device, memory_format=torch.channels_last).eval()  # convolutions are faster this way on a CPU
+    texts = {text for i in range(len(labels.classes) if labels else 0) for text in labels.captions(i)} | set(more_texts)
+    with trunks(clip.model) as model:
+        for split in splits:
+            rows = PreparedSplit(data, split)
+
+            def pixels(batch: Iterable[int], rows=rows) -> torch.Tensor:
+                images = torch.stack([clip.preprocess(rows.row(i).pixels()) for i in batch])
+                return model.encode_image(images.to(device, memory_format=torch.channels_last))
+
+            _write_rows(folder / f"{split}.npy", range(rows.rows), pixels, batch_size, f"encode {split}")
+            for i in range(rows.rows):
+                texts.update(rows.texts_and_label(i)[0])
+        texts = sorted(texts)
+
+        def words(batch: list[str]) -> torch.Tensor:
+            return model.encode_text(clip.tokenize(batch).to(device))
+
+        _write_rows(folder / "texts.npy", texts, words, batch_size, "encode texts")
+    (folder / "texts.json").write_text(json.dumps(texts, ensure_ascii=False), encoding="utf-8")
+    (folder / FACTS).write_text(json.dumps({"encoded": True}), encoding="utf-8")
+
+
+def write_none(folder: Path) -> None:
+    (folder / FACTS).write_text(json.dumps({"encoded": False}), encoding="utf-8")
+
+
+def _write_rows(path: Path, items, encode: Callable, batch_size: int, what: str) -> None:
+    out = None
+    for start in tqdm(range(0, len(items), batch_size), desc=what, unit=" batches", disable=None):
+        rows = encode(items[start : start + batch_size]).float().cpu().numpy()
+        if out is None:
+            out = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(len(items), rows.shape[1]))
+        out[start : start + len(rows)] = rows
+    out.flush()

@@ -1,0 +1,99 @@
+"""A CLIP cut in two: towers that stay as they are, and the projections that are trained on their outputs.
+
+A tower ends in a projection, a matrix into the space where images and texts are compared. With the towers frozen, all
+that training needs of an image is what goes into that matrix, and it is always the same: `trunks` computes it, once
+(stages/encode), and `Heads` is the rest of the model. Its parameters ARE those of the whole model, by object and by
+name: training the one trains the other.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import attrgetter
+
+import torch
+import torch.nn.functional as F
+
+from stages.errors import UserError
+from stages.privacy.factored import Factor
+
+# Where open_clip's towers keep the matrix. A Parameter P is applied as x @ P, a Linear's weight W as x @ W.T.
+IMAGE = ("visual.proj", "visual.head.proj.weight")
+TEXT = ("text_projection", "text.text_projection")
+TEXT = (*TEXT, *(f"{name}.weight" for name in TEXT), "text.proj.weight")
+
+
+def projections(model: torch.nn.Module) -> tuple[str, ...]:
+    """Names of the image's and the text's projection; a tower without a separate one, or one with a bias, has none."""
+    names = {name for name, _ in model.named_parameters()}
+    biased = {name.replace(".bias", ".weight") for name in names if name.endswith(".bias")}
+    return tuple(name for name in (*IMAGE, *TEXT) if name in names - biased)
+
+
+@contextmanager
+def trunks(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Within it, encode_image and encode_text (without normalisation) give what goes into the projections."""
+    taken = []
+    for name in _both(model):
+        owner_name, _, leaf = name.removesuffix(".weight").rpartition(".")
+        owner = attrgetter(owner_name)(model) if owner_name else model
+        taken.append((owner, leaf, getattr(owner, leaf)))
+    try:
+        for owner, leaf, old in taken:
+            setattr(owner, leaf, None if isinstance(old, torch.nn.Parameter) else torch.nn.Identity())
+        yield model
+    finally:
+        for owner, leaf, old in taken:
+            setattr(owner, leaf, old)
+
+
+class Heads(torch.nn.Module):
+    """The projections of a CLIP, used as the CLIP itself: `images` and `tokens` are outputs of its trunks."""
+
+    def __init__(self, model: torch.nn.Module):
+        super().__init__()
+        self._names = _both(model)
+        for name in (*self._names, "logit_scale"):
+            *path, leaf = name.split(".")
+            owner = self
+            for part in path:
+                if not hasattr(owner, part):
+                    owner.add_module(part, torch.nn.Module())
+                owner = getattr(owner, part)
+            owner.register_parameter(leaf, attrgetter(name)(model))
+        for probe in ("image_probe", "text_probe"):
+            self.register_buffer(probe, torch.zeros(()), persistent=False)
+
+    @property
+    def factors(self) -> dict[str, Factor]:
+        """How the gradient of each projection is put together from inputs and output gradients."""
+        image, text = self._names
+        return {
+            image: Factor("images", "image_probe", image.endswith(".weight")),
+            text: Factor("tokens", "text_probe", text.endswith(".weight")),
+        }
+
+    def encode_image(self, images: torch.Tensor, normalize: bool = False) -> torch.Tensor:
+        return self._project(images, self._names[0], self.image_probe, normalize)
+
+    def encode_text(self, tokens: torch.Tensor, normalize: bool = False) -> torch.Tensor:
+        return self._project(tokens, self._names[1], self.text_probe, normalize)
+
+    def forward(self, images, tokens):
+        text = None if tokens is None else self.encode_text(tokens, normalize=True)
+        return self.encode_image(images, normalize=True), text
+
+    def _project(self, inputs: torch.Tensor, name: str, probe: torch.Tensor, normalize: bool) -> torch.Tensor:
+        matrix = attrgetter(name)(self)
+        outputs = inputs @ (matrix.T if name.endswith(".weight") else matrix) + probe
+        return F.normalize(outputs, dim=-1) if normalize else outputs
+
+
+def _both(model: torch.nn.Module) -> tuple[str, str]:
+    match projections(model):
+        case (image, text):
+            return image, text
+        case found:
+            raise UserError(
+                f"the towers of this model cannot be frozen apart from their projections (found: {found or 'none'}); "
+                "set trainable to image-tower or all"
+            )

@@ -1,0 +1,68 @@
+"""Which part of a CLIP is trained."""
+
+import torch
+
+from stages.errors import UserError
+from stages.models.heads import projections
+
+
+def trainable_parameters(model: torch.nn.Module, part: str, lora_rank: int = 8) -> dict[str, torch.nn.Parameter]:
+    """Freeze all but the named part; returns what stays trainable, by name. For LoRA, adapters are put in first."""
+    if part in ("lora", "image-lora"):
+        _add_adapters(model, lora_rank, within="visual." if part == "image-lora" else "")
+    heads = projections(model)
+
+    def is_trained(name: str) -> bool:
+        match part:
+            case "all":
+                return True
+            case "no-token-table":
+                return not any(p in ("token_embedding", "word_embeddings") for p in name.split("."))
+            case "image-tower":
+                return name.startswith("visual.")
+            case "projections":
+                return name in heads
+            case "image-projection":
+                return name in heads and name.startswith("visual.")
+            case "lora" | "image-lora":
+                return ".lora_" in name
+            case _:
+                raise ValueError(f"unknown part {part!r}")
+
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(is_trained(name))
+    chosen = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not chosen:
+        raise UserError(f"trainable: {part!r} matches no parameter of this model; choose all or image-tower")
+    return chosen
+
+
+def _add_adapters(model: torch.nn.Module, rank: int, within: str) -> None:
+    """A matrix of low rank beside each linear layer of the towers.
+
+    Attention of torch's own class is left out: it reads the weights of its layers past the adapters.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    targets = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+        and name.startswith(within)
+        and not name.endswith(".out_proj")
+        and f"{name}.weight" not in projections(model)
+    ]
+    if not targets:
+        raise UserError("trainable: lora matches no layer of this model; choose all, image-tower or projections")
+    inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=rank, target_modules=targets), model)
+
+
+def merge_adapters(model: torch.nn.Module) -> None:
+    """Add what adapters learned to the layers they stand beside: the model has its usual layers again."""
+    from peft.tuners.lora import LoraLayer
+
+    for name, module in list(model.named_modules()):
+        if isinstance(module, LoraLayer):
+            module.merge()
+            parent, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(parent), leaf, module.base_layer)

@@ -1,0 +1,113 @@
+"""What the sweep of params.yaml would do, and trains nothing: cells, steps, noise, both epsilons, estimated time.
+
+    python -m stages.plan                the whole plan
+    python -m stages.plan --no-timing    without measuring steps
+
+Time is that of the training steps alone, one cell after the other, on this machine. It is measured on random images.
+"""
+
+import argparse
+import os
+
+from tqdm import tqdm
+
+from stages import params
+from stages.calibrate.__main__ import guarantee_of
+from stages.errors import run
+from stages.keys import canonical_epsilon, data_dir
+from stages.prepare.format import Manifest
+from stages.prepare.sources import quick_look
+from stages.privacy.facts import round_up
+
+COLUMNS = ("dataset", "method", "n", "batch", "steps", "delta", "epsilon", "sound", "paper's", "sigma")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--no-timing", action="store_true", help="measure no steps")
+    args, p = parser.parse_args(), params.load(check_sources=True)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+    sizes = {dataset: n_of(dataset, p) for dataset in p.sweep.dataset}
+    print(f"{len(list(p.cells()))} cells: {counts(p)}\n")
+    print(markdown(COLUMNS, noise(p, sizes)))
+    print(
+        "sound: epsilon with the true sensitivity; paper's: what the paper's convention would claim for this noise.\n"
+    )
+    if not args.no_timing:
+        rows, total = times(p, sizes)
+        print(markdown(("dataset", "model", "method", "seconds a step", "hours for all its cells"), rows))
+        print(f"estimated for all training steps, one after the other on this machine: {total / 3600:.1f} hours")
+
+
+def n_of(dataset: str, p: params.Params) -> int:
+    prepared = data_dir(dataset)
+    return Manifest.read(prepared).n if prepared.is_dir() else quick_look(p.datasets[dataset])[0]
+
+
+def counts(p: params.Params) -> str:
+    axes = {axis: len(getattr(p.sweep, axis)) for axis in ("dataset", "model", "method", "epsilon", "seed")}
+    return " x ".join(f"{count} {axis}{'' if count == 1 else 's'}" for axis, count in axes.items())
+
+
+def noise(p: params.Params, sizes: dict[str, int]) -> list[tuple]:
+    settings = [(d, m, canonical_epsilon(e)) for d in sizes for m in p.sweep.method for e in p.sweep.epsilon]
+    rows = []
+    for dataset, name, epsilon in tqdm(settings, desc="calibrate", unit=" settings", disable=None):
+        method, n = p.train.on(dataset).methods[name], sizes[dataset]
+        if epsilon in ("0", "inf"):
+            continue
+        g = guarantee_of(
+            name,
+            p.privacy.sampling,
+            n=n,
+            batch_size=method.batch_size,
+            epochs=method.epochs,
+            steps=method.steps,
+            epsilon=float(epsilon),
+            delta=p.privacy.delta_or_none,
+            convention=p.privacy.convention,
+        )
+        sound, claimed = round_up(g.epsilon, 3), round_up(g.epsilon_paper, 3)
+        row = (
+            dataset,
+            name,
+            n,
+            method.batch_size,
+            g.steps,
+            f"{g.delta:.3g}",
+            epsilon,
+            sound,
+            claimed,
+            f"{g.sigma:.4g}",
+        )
+        rows.append(row)
+    return rows
+
+
+def times(p: params.Params, sizes: dict[str, int]) -> tuple[list[tuple], float]:
+    from stages.plan.timing import seconds_a_step
+    from stages.privacy.sampling import SAMPLERS
+
+    trained = sum(canonical_epsilon(e) != "0" for e in p.sweep.epsilon) * len(p.sweep.seed)
+    settings = [(d, model, m) for d in sizes for model in p.sweep.model for m in p.sweep.method]
+    rows, total = [], 0.0
+    for dataset, model, name in tqdm(settings, desc="measure steps", unit=" settings", disable=None):
+        t = p.train.on(dataset)
+        method = t.methods[name]
+        steps = method.steps or SAMPLERS[p.privacy.sampling](sizes[dataset], method.batch_size).steps(method.epochs)
+        each = seconds_a_step(model, p.models[model], name, t, p.compute)
+        total += each * steps * trained
+        rows.append((dataset, model, name, f"{each:.3g}", f"{each * steps * trained / 3600:.3g}"))
+    return rows, total
+
+
+def markdown(columns: tuple[str, ...], rows: list[tuple]) -> str:
+    lines = [columns, ("---",) * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,99 @@
+"""How long a private step takes on this machine, from a few of them on random images."""
+
+import functools
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from stages import params
+from stages.keys import ON_FROZEN_TOWERS, initial_model_dir
+from stages.models import clip as clips
+from stages.models import towers
+from stages.models.batches import Batch
+from stages.models.heads import Heads, trunks
+from stages.models.objectives import objective_of
+from stages.models.parts import trainable_parameters
+from stages.prepare.format import Labels
+from stages.privacy import factored, gradients
+from stages.privacy.noise import noised
+from stages.privacy.randomness import Key
+from stages.train.__main__ import mechanism_of, speed_up
+
+SIZES = (1, 2, 8, 32, 128, 512, 2048, 8192)
+ENOUGH = 2.0  # seconds: larger batches are not tried, their time is extrapolated
+LABELS = Labels(classes=("cat", "dog"), templates=("a photo of a {}.",))
+
+
+def seconds_a_step(
+    name: str,
+    config: params.Pretrain | params.Align | params.Weights,
+    method_name: str,
+    train: params.Train,
+    compute: params.Compute,
+) -> float:
+    """Batches of growing size up to the method's, or until a step takes long; from there on a straight line."""
+    return _seconds(name, config, method_name, train.model_dump_json(exclude={"overrides"}), compute.model_dump_json())
+
+
+@functools.cache
+def _seconds(name: str, config, method_name: str, train_json: str, compute_json: str) -> float:
+    train, compute = params.Train.model_validate_json(train_json), params.Compute.model_validate_json(compute_json)
+    step = _step(_model(name, config), method_name, train, compute)
+    wanted = train.methods[method_name].batch_size
+    measured: list[tuple[int, float]] = []
+    for size in [*(s for s in SIZES if s < wanted), wanted]:
+        step(size)
+        started = time.perf_counter()
+        step(size)
+        measured.append((size, time.perf_counter() - started))
+        if measured[-1][1] > ENOUGH and len(measured) > 1:
+            break
+    (few, short), (many, long) = measured[-2] if len(measured) > 1 else (0, 0.0), measured[-1]
+    return max(long, long + (wanted - many) * (long - short) / (many - few))
+
+
+def _model(name: str, config) -> clips.Clip:
+    """The model as it was made; before that, one of its architecture: weights make no difference to the time."""
+    if (initial_model_dir(name) / clips.WEIGHTS).is_file():
+        return clips.load(initial_model_dir(name))
+    if isinstance(config, params.Align):
+        return towers.create(Path(config.architecture))
+    return clips.create(config.architecture)
+
+
+def _step(clip: clips.Clip, method_name: str, train: params.Train, compute: params.Compute):
+    method, device = train.methods[method_name], clips.device_of(compute.device)
+    model = clip.model.to(device).eval()
+    size = model.visual.image_size
+    shape, tokenize = (3, *(size if isinstance(size, tuple) else (size, size))), clip.tokenize
+    if method.trainable in ON_FROZEN_TOWERS:
+        with torch.no_grad(), trunks(model):
+            image = model.encode_image(torch.zeros(1, *shape, device=device))
+            text = model.encode_text(clip.tokenize(["a photo of a cat."]).to(device))
+        model, shape, tokenize = (
+            Heads(model).to(device),
+            image.shape[1:],
+            lambda texts: text.cpu().repeat(len(texts), 1),
+        )
+    special = speed_up(model, compute)
+    parameters = trainable_parameters(model, method.trainable, method.lora_rank)
+    headed = clips.Clip(model, clip.preprocess, tokenize, clip.config, clip.files)
+    objective = objective_of(method.loss, headed, parameters, LABELS, train.precision == "bf16", special)
+    optimizer = torch.optim.AdamW(parameters.values(), lr=0.0)
+    mechanism, key = mechanism_of(method_name, method, sigma=1.0), Key.from_os()
+    clipped_sum = factored.clipped_sum if objective.factors else gradients.clipped_sum
+    C = mechanism.clip_norm
+
+    def step(count: int) -> None:
+        texts, labels = [LABELS.captions(i % 2)[0] for i in range(count)], [i % 2 for i in range(count)]
+        records = objective.records(Batch(torch.rand(count, *shape), texts, labels))
+        units = mechanism.assign(np.arange(count), count, key.stream("unit", 0))
+        total, _ = clipped_sum(objective, parameters, records, units, C, compute.records_at_once)
+        noisy = noised(total, gradients.grid_of(C), mechanism.sigma * C, key, 0)
+        for parameter, g in zip(parameters.values(), noisy, strict=True):
+            parameter.grad = g
+        optimizer.step()
+
+    return step

@@ -1,0 +1,150 @@
+"""Frozen towers computed once: the same features, the same training, and memory that does not depend on n."""
+
+import numpy as np
+import pytest
+import torch
+
+from stages.errors import UserError
+from stages.models import clip as clips
+from stages.models import features
+from stages.models.batches import BatchReader, decoded
+from stages.models.heads import Heads, projections, trunks
+from stages.models.objectives import objective_of
+from stages.models.parts import trainable_parameters
+from stages.prepare.format import Dataset, Labels, PreparedSplit, Row, png, write
+from stages.privacy import factored, gradients
+from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping
+from stages.privacy.randomness import Key
+from stages.privacy.sampling import PoissonSampling
+from stages.train.loop import train
+
+LABELS = Labels(classes=("cat", "dog", "bird"), templates=("a photo of a {}.", "a drawing of a {}."))
+N, CPU = 40, torch.device("cpu")
+TEXTS = list(LABELS.captions(0))
+
+
+def tiny() -> clips.Clip:
+    torch.manual_seed(0)
+    return clips.create("stages/models/configs/tiny-clip")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    rows = [
+        Row(png(rng.integers(0, 255, (28, 28, 3), dtype=np.uint8)), LABELS.captions(i % 3), i % 3, f"u{i}")
+        for i in range(N + 5)
+    ]
+    folder = tmp_path_factory.mktemp("data") / "d"
+    write(folder, "d", Dataset("made up", "none", LABELS, rows[:N], rows[N:]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoded(data, tmp_path_factory) -> features.Features:
+    folder = tmp_path_factory.mktemp("features")
+    features.write(folder, tiny(), data, LABELS, 7, CPU)
+    return features.Features(folder)
+
+
+@pytest.mark.parametrize("architecture", ["stages/models/configs/tiny-clip", "ViT-S-32-alt", "text tower", "timm"])
+def test_trunk_and_head_are_the_model(architecture):
+    torch.manual_seed(0)
+    match architecture:
+        case "text tower":  # a text tower of its own class
+            import open_clip
+
+            image = {"image_size": 28, "patch_size": 7, "width": 64, "layers": 1, "head_width": 16}
+            text = {"context_length": 16, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1}
+            model = open_clip.CustomTextCLIP(embed_dim=32, vision_cfg=image, text_cfg=text)
+            tokenize = open_clip.get_tokenizer("ViT-B-32", 16)
+        case "timm":
+            from pathlib import Path
+
+            from stages.models import towers
+
+            clip = towers.create(Path("stages/models/configs/lite-minilm"))
+            model, tokenize = clip.model, clip.tokenize
+        case _:
+            clip = clips.create(architecture)
+            model, tokenize = clip.model, clip.tokenize
+    model.eval()
+    size = model.visual.image_size
+    images = torch.randn(3, 3, *(size if isinstance(size, tuple) else (size, size)))
+    with torch.no_grad():
+        whole = model.encode_image(images, normalize=True), model.encode_text(tokenize(TEXTS), normalize=True)
+        with trunks(model):
+            inputs = model.encode_image(images), model.encode_text(tokenize(TEXTS))
+        assert not torch.equal(inputs[0][:, : whole[0].shape[1]], whole[0])
+        again = model.encode_image(images, normalize=True), model.encode_text(tokenize(TEXTS), normalize=True)
+        headed = Heads(model)(*inputs)
+    for a, b, c in zip(whole, again, headed, strict=True):
+        assert torch.equal(a, b) and torch.allclose(a, c, atol=1e-6)
+
+
+def test_a_model_without_separate_projections_is_refused():
+    model = clips.create("RN50").model  # its image tower ends in attention
+    with pytest.raises(UserError, match="cannot be frozen apart from their projections"):
+        Heads(model)
+    assert len(projections(model)) == 1
+
+
+def test_features_are_what_the_trunk_gives_row_by_row(data, encoded):
+    clip, split = tiny(), PreparedSplit(data, "test")
+    clip.model.eval()
+    with torch.no_grad(), trunks(clip.model):
+        for i in range(split.rows):
+            expected = clip.model.encode_image(clip.preprocess(split.row(i).pixels())[None])[0]
+            assert torch.allclose(encoded.images("test")(i), expected, atol=1e-5)
+        assert torch.allclose(encoded.texts(TEXTS), clip.model.encode_text(clip.tokenize(TEXTS)), atol=1e-5)
+    with pytest.raises(KeyError):
+        encoded.texts(["a text that is not in the data"])
+
+
+CASES = {
+    "batch": (BatchClipping(0.01, 1.0), "contrastive", "projections"),
+    "group": (GroupClipping(0.01, 1.0, groups=3), "contrastive", "projections"),
+    "group, image alone": (GroupClipping(0.01, 1.0, groups=3), "contrastive", "image-projection"),
+    "example": (ExampleClipping(0.01, 1.0), "prompts", "image-projection"),
+    "non-private": (None, "contrastive", "projections"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_training_on_features_gives_the_weights_of_training_through_the_frozen_towers(data, encoded, case):
+    mechanism, loss, part = CASES[case]
+    split, weights = PreparedSplit(data, "train"), []
+    for on_features in (False, True):
+        whole = tiny()
+        clip, images = whole, decoded(split, whole)
+        if on_features:
+            clip, images = encoded.headed(whole), encoded.images("train")
+        parameters = trainable_parameters(clip.model, part)
+        objective = objective_of(loss, clip, parameters, LABELS)
+        assert bool(objective.factors) == on_features
+        optimizer = torch.optim.AdamW(parameters.values(), lr=1e-3)
+        sampling, reader = PoissonSampling(split.units, 12), BatchReader(split, images)
+        train(clip.model, parameters, optimizer, objective, reader, sampling, 5, mechanism, Key.from_seed(3), 8)
+        weights.append(whole.model.state_dict())
+    before = tiny().model.state_dict()
+    for name in before:
+        assert torch.allclose(weights[0][name], weights[1][name], atol=1e-5), name
+        assert torch.equal(weights[0][name], before[name]) == (name not in parameters)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c != "non-private"])
+def test_factored_sums_are_those_of_the_whole_model(data, encoded, case):
+    mechanism, loss, part = CASES[case]
+    split, sums = PreparedSplit(data, "train"), []
+    for module, whole in ((gradients, tiny()), (factored, tiny())):
+        clip = whole if module is gradients else encoded.headed(whole)
+        images = decoded(split, whole) if module is gradients else encoded.images("train")
+        parameters = trainable_parameters(clip.model, part)
+        objective = objective_of(loss, clip, parameters, LABELS)
+        drawn = np.arange(0, N, 2)
+        records = objective.records(BatchReader(split, images).batch(drawn, Key.from_seed(1).stream("text", 0)))
+        units = mechanism.assign(drawn, N, Key.from_seed(1).stream("unit", 0))
+        total, _ = module.clipped_sum(objective, parameters, records, units, mechanism.clip_norm, 100)
+        sums.append(torch.cat([t.detach().double().flatten() for t in total]) * gradients.grid_of(mechanism.clip_norm))
+    assert sums[0].norm() > 0.5 * mechanism.clip_norm
+    assert (sums[0] - sums[1]).norm() < 1e-5 * sums[0].norm()

@@ -107,7 +107,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m flows.pipeline", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("targets", nargs="*", help="DVC stages to bring up to date (see: dvc stage list); default: publish, which needs all of the sweep")
+    parser.add_argument(
+        "targets",
+        nargs="*",
+        help="DVC stages to bring up to date (see: dvc stage list); default: publish, which needs all of the sweep",
+    )
     parser.add_argument("--workers", type=int, default=2, help="how many stages at a time (default 2)")
     args = parser.parse_args()
     if args.workers < 1:

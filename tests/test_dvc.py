@@ -103,7 +103,7 @@ def test_a_run_over_budget_does_not_start(copy_of_finished):
 
 def test_nothing_private_per_step_is_written(finished):
     """Losses, norms and batch sizes are functions of the private data and are not released."""
-    allowed = {"cell", "privacy", "train", "trained_parameters", "key", "diagnostics"}
+    allowed = {"cell", "privacy", "train", "trained_parameters", "initial_model", "key", "diagnostics"}
     for path in (finished.folder / "runs").rglob("training.json"):
         written = json.loads(path.read_text())
         assert set(written) <= allowed and written["diagnostics"] is None

@@ -112,7 +112,7 @@ CHANGES = {
     ),
     "prompts with a text tower that is trained": (
         lambda r: r["train"]["methods"]["example"].update(trainable="all"),
-        "write image-tower",
+        "write one of image-tower",
     ),
     "a shuffled loader with a finite epsilon": (
         lambda r: r["privacy"].update(sampling="shuffled"),

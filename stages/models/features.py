@@ -9,7 +9,7 @@ Where nothing that is frozen can be cut off, the folder holds only `features.jso
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -89,10 +89,16 @@ def write_none(folder: Path) -> None:
     (folder / FACTS).write_text(json.dumps({"encoded": False}), encoding="utf-8")
 
 
-def _write_rows(path: Path, items, encode: Callable, batch_size: int, what: str) -> None:
+def _write_rows(path: Path, items: Sequence, encode: Callable, batch_size: int, what: str) -> None:
+    """All batches have one size, the last one filled up: in a batch of another size the last digits would differ.
+
+    So the features of a record are a function of that record alone, to the last digit, wherever it stands and whoever
+    stands beside it. If they moved with its neighbours, one more record would move the gradients of all others.
+    """
     out = None
     for start in tqdm(range(0, len(items), batch_size), desc=what, unit=" batches", disable=None):
-        rows = encode(items[start : start + batch_size]).float().cpu().numpy()
+        batch = list(items[start : start + batch_size])
+        rows = encode(batch + batch[:1] * (batch_size - len(batch)))[: len(batch)].float().cpu().numpy()
         if out is None:
             out = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(len(items), rows.shape[1]))
         out[start : start + len(rows)] = rows

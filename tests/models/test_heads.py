@@ -1,12 +1,16 @@
 """Frozen towers computed once: the same features, the same training, and memory that does not depend on n."""
 
+import functools
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from stages.errors import UserError
 from stages.models import clip as clips
-from stages.models import features
+from stages.models import features, towers
 from stages.models.batches import BatchReader, decoded
 from stages.models.heads import Heads, projections, trunks
 from stages.models.objectives import objective_of
@@ -59,10 +63,6 @@ def test_trunk_and_head_are_the_model(architecture):
             model = open_clip.CustomTextCLIP(embed_dim=32, vision_cfg=image, text_cfg=text)
             tokenize = open_clip.get_tokenizer("ViT-B-32", 16)
         case "timm":
-            from pathlib import Path
-
-            from stages.models import towers
-
             clip = towers.create(Path("stages/models/configs/lite-minilm"))
             model, tokenize = clip.model, clip.tokenize
         case _:
@@ -99,6 +99,22 @@ def test_features_are_what_the_trunk_gives_row_by_row(data, encoded):
         assert torch.allclose(encoded.texts(TEXTS), clip.model.encode_text(clip.tokenize(TEXTS)), atol=1e-5)
     with pytest.raises(KeyError):
         encoded.texts(["a text that is not in the data"])
+
+
+@pytest.mark.parametrize("architecture", ["stages/models/configs/tiny-clip", "stages/models/configs/lite-minilm"])
+def test_one_record_less_leaves_the_features_of_the_others_to_the_last_digit(data, tmp_path, architecture):
+    rows = list(PreparedSplit(data, "train"))[:21]
+    write(tmp_path / "less", "less", Dataset("made up", "none", LABELS, rows[:4] + rows[5:], rows[4:5]))
+    write(tmp_path / "all", "all", Dataset("made up", "none", LABELS, rows, [Row(rows[0].image, ("x",), 0, "t")]))
+    torch.manual_seed(0)
+    folder = Path(architecture)
+    clip = towers.create(folder) if "lite" in architecture else clips.create(architecture)
+    found = {}
+    for name in ("less", "all"):
+        (tmp_path / f"{name}-features").mkdir()
+        features.write(tmp_path / f"{name}-features", clip, tmp_path / name, LABELS, 8, CPU, splits=("train",))
+        found[name] = np.load(tmp_path / f"{name}-features" / "train.npy")
+    assert np.array_equal(found["less"], np.delete(found["all"], 4, axis=0))
 
 
 CASES = {
@@ -148,3 +164,23 @@ def test_factored_sums_are_those_of_the_whole_model(data, encoded, case):
         sums.append(torch.cat([t.detach().double().flatten() for t in total]) * gradients.grid_of(mechanism.clip_norm))
     assert sums[0].norm() > 0.5 * mechanism.clip_norm
     assert (sums[0] - sums[1]).norm() < 1e-5 * sums[0].norm()
+
+
+def test_a_step_on_features_of_the_middle_size_model_is_at_least_20_times_as_fast(data, tmp_path):
+    clip, split = towers.create(Path("stages/models/configs/lite-minilm")), PreparedSplit(data, "train")
+    features.write(tmp_path, clip, data, LABELS, 8, CPU)
+    encoded, seconds = features.Features(tmp_path), {}
+    for on_features in (False, True):
+        used, images = (encoded.headed(clip), encoded.images("train")) if on_features else (clip, decoded(split, clip))
+        parameters = trainable_parameters(used.model, "projections")
+        objective = objective_of("contrastive", used, parameters, LABELS)
+        optimizer, sampling = torch.optim.AdamW(parameters.values()), PoissonSampling(split.units, N)  # q = 1
+        run = functools.partial(
+            train, used.model, parameters, optimizer, objective, BatchReader(split, images), sampling
+        )
+        steps = 20 if on_features else 2
+        for _ in range(2):  # the first time images are decoded and memory is allocated
+            start = time.perf_counter()
+            run(steps, BatchClipping(0.1, 1.0), Key.from_os(), 8)
+            seconds[on_features] = (time.perf_counter() - start) / steps
+    assert seconds[False] > 20 * seconds[True], seconds

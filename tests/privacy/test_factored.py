@@ -26,6 +26,8 @@ class Linear:
 
     factors = {"A": Factor("x", "a_probe", False), "B": Factor("y", "b_probe", True)}  # noqa: RUF012
 
+    one_by_one = False
+
     def __init__(self, couple: bool):
         self.couple = couple
 

@@ -20,6 +20,8 @@ ALL = 10_000  # at once
 class Free:
     """Each record brings its own gradient, and the loss of several is f(their mean): the worst case of any loss."""
 
+    one_by_one = False
+
     def __init__(self, couple: bool):
         self.couple = couple  # whether a record changes what the others contribute
 

@@ -1,6 +1,5 @@
 """Prompt-ensemble classification: the class whose prompts' mean feature has the highest cosine similarity."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +8,7 @@ from tqdm import tqdm
 
 from stages.errors import UserError
 from stages.evaluate.results import Metrics, wilson_interval
+from stages.models.batches import Images
 from stages.models.clip import Clip
 from stages.models.prompts import class_features
 from stages.prepare.format import Labels, PreparedSplit
@@ -36,12 +36,11 @@ class Confusion:
 def evaluate(
     clip: Clip,
     data: PreparedSplit,
-    images: Callable[[int], torch.Tensor],
+    images: Images,
     labels: Labels | None,
     batch_size: int,
     device: torch.device,
 ) -> Confusion:
-    """`images` gives what the model takes as the image of a row: see batches.py and features.py."""
     if labels is None:
         raise UserError("this dataset has no class labels; classification needs a `label` column")
     clip.model.to(device).eval()
@@ -49,7 +48,7 @@ def evaluate(
     counts = np.zeros((len(labels.classes), len(labels.classes)), dtype=np.int64)
     for start in tqdm(range(0, data.rows, batch_size), desc="evaluate", unit=" batches", disable=None):
         rows = range(start, min(start + batch_size, data.rows))  # the last batch may be short
-        batch = torch.stack([images(i) for i in rows]).to(device)
+        batch = images(rows).to(device)
         predicted = (clip.model.encode_image(batch, normalize=True) @ classes.T).argmax(dim=1).cpu().numpy()
         np.add.at(counts, ([data.texts_and_label(i)[1] for i in rows], predicted), 1)
     return Confusion(labels.classes, counts)

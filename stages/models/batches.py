@@ -1,7 +1,7 @@
 """From prepared rows to tensors: one row and one text for each drawn unit."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,31 +23,35 @@ class Batch:
         return len(self.texts)
 
 
-def decoded(data: PreparedSplit, clip: Clip) -> Callable[[int], torch.Tensor]:
-    """Images by row, as the model wants them. Preprocessing has no randomness: an image is decoded once."""
+Images = Callable[[Sequence[int]], torch.Tensor]  # from rows of a split to what the model takes as their images
+
+
+def decoded(data: PreparedSplit, clip: Clip) -> Images:
+    """Preprocessing has no randomness: an image is decoded once."""
 
     def read(index: int) -> torch.Tensor:
         return clip.preprocess(data.row(index).pixels())
 
     one = read(0)
-    return functools.lru_cache(maxsize=CACHE_BYTES // (one.nelement() * one.element_size()))(read)
+    kept = functools.lru_cache(maxsize=CACHE_BYTES // (one.nelement() * one.element_size()))(read)
+    return lambda rows: torch.stack([kept(int(row)) for row in rows])
 
 
 class BatchReader:
-    """Reads units of a split; `images` gives the image of a row: see `decoded` and features.py."""
+    """Reads units of a split; for `images` see `decoded` and features.py."""
 
-    def __init__(self, data: PreparedSplit, images: Callable[[int], torch.Tensor]):
+    def __init__(self, data: PreparedSplit, images: Images):
         self._data, self._images = data, images
 
     def batch(self, units: np.ndarray, stream: np.random.Generator) -> Batch:
         """A unit with several images or texts gives one of each, drawn at random (privacy.md section 1)."""
-        images, texts, labels = [], [], []
+        chosen, texts, labels = [], [], []
         draws = stream.random((self._data.units, 2))[units]  # for every unit: one more leaves those of the others alone
         for unit, (row_draw, text_draw) in zip(units, draws, strict=True):
             rows = self._data.rows_of_unit(int(unit))
             row = rows[int(row_draw * len(rows))]
             its_texts, label = self._data.texts_and_label(row)
-            images.append(self._images(row))
+            chosen.append(row)
             texts.append(its_texts[int(text_draw * len(its_texts))])
             labels.append(label)
-        return Batch(torch.stack(images) if images else torch.empty(0), texts, labels)
+        return Batch(self._images(chosen) if chosen else torch.empty(0), texts, labels)

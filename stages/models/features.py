@@ -17,6 +17,7 @@ import torch
 from tqdm import tqdm
 
 from stages.errors import UserError
+from stages.models.batches import Images
 from stages.models.clip import Clip
 from stages.models.heads import Heads, trunks
 from stages.prepare.format import SPLITS, Labels, PreparedSplit
@@ -31,9 +32,9 @@ class Features:
         self._folder = folder
         self.exist = json.loads((folder / FACTS).read_text(encoding="utf-8"))["encoded"]
 
-    def images(self, split: str) -> Callable[[int], torch.Tensor]:
-        rows = np.load(self._folder / f"{split}.npy", mmap_mode="r")
-        return lambda index: torch.from_numpy(np.array(rows[index]))
+    def images(self, split: str) -> Images:
+        features = np.load(self._folder / f"{split}.npy", mmap_mode="r")
+        return lambda rows: torch.from_numpy(features[np.asarray(rows)])
 
     def headed(self, clip: Clip) -> Clip:
         """The CLIP without its towers: it takes features in place of images, and finds those of a text by itself."""

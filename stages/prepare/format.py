@@ -5,6 +5,7 @@ to the image, `unit` the id of the privacy unit: rows with one unit are ONE reco
 next to each other. Files are memory-mapped: any row is read without loading the others.
 """
 
+import functools
 import hashlib
 import io
 import json
@@ -29,6 +30,7 @@ SCHEMA = pa.schema(
     ]
 )
 ROWS_PER_BATCH = 256
+BATCHES_OPEN = 2048  # views of the memory-mapped file that are kept
 SPLITS = ("train", "test")
 
 
@@ -158,6 +160,7 @@ class PreparedSplit:
         if not path.is_file():
             raise UserError(f"no prepared data at {path}; run: python -m stages.prepare --dataset {folder.name}")
         self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        self._record_batch = functools.lru_cache(maxsize=BATCHES_OPEN)(self._reader.get_batch)
         self._starts, self.rows = self._unit_starts()
 
     def _unit_starts(self) -> tuple[np.ndarray, int]:
@@ -179,14 +182,13 @@ class PreparedSplit:
         return range(int(self._starts[unit]), int(end))
 
     def row(self, index: int) -> Row:
-        batch = self._reader.get_batch(index // ROWS_PER_BATCH)
-        offset = index % ROWS_PER_BATCH
+        batch, offset = self._record_batch(index // ROWS_PER_BATCH), index % ROWS_PER_BATCH
         image, texts, label, unit = (batch.column(i)[offset].as_py() for i in range(4))
         return Row(image, tuple(texts), label, unit)
 
     def texts_and_label(self, index: int) -> tuple[tuple[str, ...], int | None]:
         """A row without its image."""
-        batch, offset = self._reader.get_batch(index // ROWS_PER_BATCH), index % ROWS_PER_BATCH
+        batch, offset = self._record_batch(index // ROWS_PER_BATCH), index % ROWS_PER_BATCH
         return tuple(batch.column(1)[offset].as_py()), batch.column(2)[offset].as_py()
 
     def __iter__(self) -> Iterator[Row]:

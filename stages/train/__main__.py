@@ -82,7 +82,8 @@ def fine_tune(clip: clips.Clip, cell: Cell, p: params.Params, facts: PrivacyFact
         p.compute.records_at_once,
         watch=None if figures is None else lambda step: keep(step, figures),
     )
-    merge_adapters(model)
+    if method.trainable.endswith("lora"):
+        merge_adapters(model)
     used = t.model_dump(exclude={"methods", "overrides"}) | method.model_dump(exclude_none=True)
     return TrainingFacts(
         cell=str(cell),

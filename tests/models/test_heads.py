@@ -95,7 +95,7 @@ def test_features_are_what_the_trunk_gives_row_by_row(data, encoded):
     with torch.no_grad(), trunks(clip.model):
         for i in range(split.rows):
             expected = clip.model.encode_image(clip.preprocess(split.row(i).pixels())[None])[0]
-            assert torch.allclose(encoded.images("test")(i), expected, atol=1e-5)
+            assert torch.allclose(encoded.images("test")([i])[0], expected, atol=1e-5)
         assert torch.allclose(encoded.texts(TEXTS), clip.model.encode_text(clip.tokenize(TEXTS)), atol=1e-5)
     with pytest.raises(KeyError):
         encoded.texts(["a text that is not in the data"])

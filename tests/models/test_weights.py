@@ -14,6 +14,8 @@ from stages.models import clip as clips
 from stages.models import towers
 from stages.models.heads import trunks
 
+pytestmark = pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # the archive is only read, never run
+
 NAME, MEAN = "small-clip-for-tests", (0.1, 0.2, 0.3)
 IMAGE = {"image_size": 28, "patch_size": 14, "width": 64, "layers": 1, "head_width": 32}
 TEXT = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1}

@@ -141,3 +141,25 @@ def test_a_registered_model_classifies_an_image_file_in_a_fresh_process(finished
     answers = pd.DataFrame(json.loads(done.stdout.splitlines()[-1]))
     assert answers["label"].isin([str(d) for d in range(10)]).all()
     assert answers["label"].nunique() == answers["similarity"].nunique() == 1  # a path and base64 are the same image
+
+
+def test_where_models_are_large_only_the_first_seed_carries_its_own(finished, tmp_path, monkeypatch):
+    from stages import params
+    from stages.report.publish import publish
+    from stages.report.table import read_outcome
+
+    monkeypatch.chdir(finished.folder)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'other.db'}")
+    monkeypatch.setenv("MLFLOW_ARTIFACT_ROOT", str(tmp_path))
+    try:
+        outcomes = [read_outcome(cell) for cell in params.load().cells()][:1]
+        assert set(publish(outcomes, first_seed=7, every_seed=False).values()) == {None}
+        store = MlflowClient()
+        (run,) = [
+            r for r in store.search_runs([e.experiment_id for e in store.search_experiments()]) if "cell" in r.data.tags
+        ]
+        assert run.data.metrics["accuracy"] > 0 and not store.search_registered_models()
+        (location,) = publish(outcomes, first_seed=0, every_seed=False).values()
+        assert location.endswith("/1") and len(store.search_registered_models()) == 1
+    finally:
+        mlflow.set_tracking_uri(None)

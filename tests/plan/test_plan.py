@@ -1,0 +1,64 @@
+"""What a sweep would take: the same noise as the calibration, a time from measured steps, and nothing is done."""
+
+import json
+import re
+
+import pytest
+
+from stages import params
+from stages.params import Align, Pretrain, Weights
+from stages.plan import timing
+from tests.conftest import ROOT
+
+
+def rows(output: str, columns: int) -> list[list[str]]:
+    cells = [[c.strip() for c in line.strip("|").split("|")] for line in output.splitlines() if line.startswith("|")]
+    return [row for row in cells if len(row) == columns and row[0] not in ("dataset", "---")]
+
+
+def test_the_plan_has_the_noise_of_the_calibration_and_a_time_and_trains_nothing(project):
+    done = project.stage("plan")
+    assert done.returncode == 0, done.stderr
+    assert "4 cells: 1 dataset x 1 model x 1 method x 4 epsilons x 1 seed" in done.stdout
+    noise = {row[6]: row for row in rows(done.stdout, 10)}
+    assert set(noise) == {"1", "10"}  # 0 and inf have none
+    dataset, method, n, batch, steps, delta, *_ = noise["1"]
+    assert (dataset, method, n, batch, steps, delta) == ("mnist5k", "batch", "4000", "32", "13", "0.000125")
+    (timed,) = rows(done.stdout, 5)
+    assert timed[:3] == ["mnist5k", "tiny-clip", "batch"] and 0 < float(timed[3]) < 60
+    assert re.search(r"one after the other on this machine: [0-9.]+ hours", done.stdout)
+    made = {path.name for path in project.folder.iterdir()}
+    assert not made & {"data", "models", "runs", "ledger", "calibration", "mlflow.db"}
+
+    assert project.stage("prepare", "--dataset", "mnist5k").returncode == 0
+    cell = "classification/mnist5k/any/batch/eps-1/seed-0"
+    assert project.stage("calibrate", "--cell", cell).returncode == 0
+    path = project.folder / "calibration/classification/mnist5k/batch/eps-1/privacy.json"
+    guarantee = json.loads(path.read_text())["guarantee"]
+    assert float(noise["1"][9]) == pytest.approx(guarantee["sigma"], rel=1e-3)
+    assert float(noise["1"][8]) == pytest.approx(guarantee["epsilon_paper"], rel=1e-2)
+
+
+def test_without_timing_there_is_none(project):
+    done = project.stage("plan", "--no-timing")
+    assert done.returncode == 0 and "hours" not in done.stdout and len(rows(done.stdout, 10)) == 2
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Pretrain(architecture="stages/models/configs/tiny-clip", data="d", steps=1, batch_size=1, lr=0.1, seed=0),
+        Weights(architecture="ViT-S-32-alt", pretrained="none"),
+        Align(architecture="stages/models/configs/lite-minilm", data="d", ridge=0.1),
+    ],
+)
+def test_steps_are_measured_for_every_kind_of_model_and_a_larger_batch_takes_longer(config, monkeypatch):
+    monkeypatch.setattr(timing, "ENOUGH", 0.05)
+    p = params.load(ROOT / "params.yaml")
+    part = "image-projection" if isinstance(config, Align) else "all"
+    seconds = []
+    for size in (2, 2000):
+        values = p.train.model_dump()
+        values["methods"]["batch"] |= {"batch_size": size, "trainable": part}
+        seconds.append(timing.seconds_a_step("model", config, "batch", params.Train.model_validate(values), p.compute))
+    assert 0 < seconds[0] < seconds[1]

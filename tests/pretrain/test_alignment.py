@@ -1,0 +1,55 @@
+"""Projections between towers that have never met: texts find images of things no pair was ever given for."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from stages.models import clip as clips
+from stages.params import FontDigits
+from stages.prepare import sources
+from stages.prepare.format import PreparedSplit, write
+from stages.pretrain.alignment import aligned
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "font-digits"
+    write(folder, "font-digits", sources.load(FontDigits(source="font-digits", train=600, test=100, seed=0)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def clip(data, tmp_path_factory) -> clips.Clip:
+    """Saved and loaded again, as training finds it."""
+    folder = tmp_path_factory.mktemp("model")
+    clips.save(aligned(Path("stages/models/configs/lite-minilm"), data, 0.1, 16, CPU), folder)
+    clip = clips.load(folder)
+    clip.model.eval()
+    return clip
+
+
+@torch.no_grad()
+def best(clip: clips.Clip, image: Image.Image, texts: list[str]) -> str:
+    image = clip.model.encode_image(clip.preprocess(image)[None], normalize=True)
+    return texts[int((image @ clip.model.encode_text(clip.tokenize(texts), normalize=True).T).argmax())]
+
+
+def test_a_photograph_is_found_by_a_name_that_imagenet_does_not_have(clip):
+    from sklearn.datasets import load_sample_image
+
+    from stages.pretrain.alignment import imagenet_names
+
+    texts = [f"a photo of a {thing}." for thing in ("pagoda", "dog", "car", "banana", "sailor", "kitchen")]
+    assert "pagoda" not in imagenet_names()
+    assert best(clip, Image.fromarray(load_sample_image("china.jpg")), texts) == texts[0]
+
+
+def test_it_reads_the_public_digits_it_was_aligned_on(clip, data):
+    rows = list(PreparedSplit(data, "test"))
+    texts = [f'a photo of the number: "{digit}".' for digit in range(10)]
+    right = sum(best(clip, row.pixels(), texts) == texts[row.label] for row in rows)
+    assert right > 50  # of 100; one in ten by chance

@@ -117,6 +117,18 @@ def test_noise_has_standard_deviation_sigma_C_in_every_trained_tensor(data, meth
             assert part.std().item() == pytest.approx(sigma * C, rel=6 / math.sqrt(2 * part.numel())), name
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_every_step_has_noise_of_its_own(data, method):
+    """Batches are empty: weights move by noise alone. Were it the same in all 9 steps, they would move by 9 of it."""
+    run = Run(data, steps=9, **with_noise(method, 0.1, 4.0), sampling=Nothing, key=Key.from_os())
+    start = 0
+    for name, parameter in run.parameters.items():
+        part = run.moved()[start : start + parameter.numel()].double()
+        start += parameter.numel()
+        if name != "logit_scale":  # clamped afterwards
+            assert part.std().item() == pytest.approx(3 * 4.0 * 0.1, rel=6 / math.sqrt(2 * part.numel())), name
+
+
 def test_the_sum_over_units_grows_while_the_noise_does_not(data):
     """With q = 1 all records are in every batch: groups and examples add up to more than one clip."""
     moved = {m: Run(data, steps=1, batch_size=N - 1, **with_noise(m, 1e-3, 0.0)).moved().norm() for m in METHODS}

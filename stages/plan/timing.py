@@ -22,7 +22,7 @@ from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
 from stages.train.__main__ import mechanism_of, speed_up
 
-SIZES = (1, 2, 8, 32, 128, 512, 2048, 8192)
+SIZES = (1, 4, 16, 64, 256, 1024, 4096)
 ENOUGH = 2.0  # seconds: larger batches are not tried, their time is extrapolated
 LABELS = Labels(classes=("cat", "dog"), templates=("a photo of a {}.",))
 

@@ -52,13 +52,23 @@ def test_without_timing_there_is_none(project):
         Align(architecture="stages/models/configs/lite-minilm", data="d", ridge=0.1),
     ],
 )
-def test_steps_are_measured_for_every_kind_of_model_and_a_larger_batch_takes_longer(config, monkeypatch):
+def test_steps_are_measured_for_every_kind_of_model(config, monkeypatch):
     monkeypatch.setattr(timing, "ENOUGH", 0.05)
     p = params.load(ROOT / "params.yaml")
-    part = "image-projection" if isinstance(config, Align) else "all"
-    seconds = []
-    for size in (2, 2000):
-        values = p.train.model_dump()
-        values["methods"]["batch"] |= {"batch_size": size, "trainable": part}
-        seconds.append(timing.seconds_a_step("model", config, "batch", params.Train.model_validate(values), p.compute))
-    assert 0 < seconds[0] < seconds[1]
+    values = p.train.model_dump()
+    values["methods"]["batch"]["trainable"] = "image-projection" if isinstance(config, Align) else "all"
+    train = params.Train.model_validate(values)
+    assert 0 < timing.seconds_a_step("model", config, "batch", train, p.compute) < 600
+
+
+def test_from_the_last_two_sizes_on_the_time_is_a_straight_line(monkeypatch):
+    def step(size: int) -> None:
+        clock[0] += 1.0 + 0.5 * size
+
+    clock = [0.0]
+    monkeypatch.setattr(timing, "_step", lambda *_: step)
+    monkeypatch.setattr(timing, "_model", lambda *_: None)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+    p = params.load(ROOT / "params.yaml")
+    config = Weights(architecture="a stand-in with a known time", pretrained="none")
+    assert timing.seconds_a_step("model", config, "batch", p.train, p.compute) == pytest.approx(1.0 + 0.5 * 32)

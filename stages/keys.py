@@ -19,6 +19,7 @@ SAMPLERS = ("poisson", "fixed-size", "shuffled")
 PARTS = ("all", "no-token-table", "image-tower", "projections", "image-projection", "lora", "image-lora")
 IMAGE_PARTS = ("image-tower", "image-projection", "image-lora")  # they leave the texts as they are
 ON_FROZEN_TOWERS = ("projections", "image-projection")  # all that these need of a record can be computed once
+WITH_ADAPTERS = ("lora", "image-lora")
 LOSSES = {"contrastive": False, "prompts": True}  # by name: whether it is a sum over records
 
 

@@ -28,10 +28,10 @@ from stages.models.batches import Batch
 from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
 from stages.prepare.format import Labels
-from stages.privacy.gradients import clipped_sum, gradient, grid_of
+from stages.privacy.gradients import gradient
 from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping, Mechanism
-from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
+from stages.train.loop import private_gradient
 
 MODELS = {"ViT-B-32": "ViT-B-32", "tiny": "stages/models/configs/tiny-clip"}
 LABELS = Labels(classes=tuple(f"thing {i}" for i in range(10)), templates=("a photo of a {}.",))
@@ -112,9 +112,10 @@ class Step:
     def private(self, mechanism: Mechanism) -> Callable[[int], None]:
         def step(t: int) -> None:
             drawn = np.arange(self.size)
-            units, C = mechanism.assign(drawn, self.size, self.key.stream("unit", t)), mechanism.clip_norm
-            total, _ = clipped_sum(self.objective, self._wanted(), self.records, units, C, self.size)
-            self._update(noised(total, grid_of(C), mechanism.sigma * C, self.key, t))
+            units = mechanism.assign(drawn, self.size, self.key.stream("unit", t))
+            wanted, size = self._wanted(), self.size
+            noisy, _ = private_gradient(self.objective, wanted, self.records, units, mechanism, self.key, t, size)
+            self._update(noisy)
 
         return step
 

@@ -8,9 +8,6 @@ from stages.errors import UserError, run
 from stages.keys import ON_FROZEN_TOWERS, data_dir, features_dir, initial_model_dir
 from stages.models import clip as clips
 from stages.models import features
-from stages.prepare.format import Manifest
-
-FITS_A_CACHE = 16  # images; on a CPU larger batches are slower
 
 
 def main() -> None:
@@ -30,10 +27,9 @@ def main() -> None:
             features.write_none(folder)
             print(f"{args.dataset}, {args.model}: every method trains a tower, so nothing is computed ahead")
             return
-        clip = clips.load(initial_model_dir(args.model))
-        device, labels = clips.device_of(p.compute.device), Manifest.read(data_dir(args.dataset)).labels
-        at_once = min(p.compute.records_at_once, FITS_A_CACHE) if device.type == "cpu" else p.compute.records_at_once
-        features.write(folder, clip, data_dir(args.dataset), labels, at_once, device)
+        model, device = initial_model_dir(args.model), clips.device_of(p.compute.device)
+        clip, at_once = clips.load(model), p.compute.records_at_once
+        features.write(folder, clip, data_dir(args.dataset), clips.sha256(model), at_once, device)
 
 
 if __name__ == "__main__":

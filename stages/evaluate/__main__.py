@@ -20,13 +20,14 @@ def main() -> None:
     cell, p = Cell.parse(parser.parse_args().cell), params.load()
 
     data = PreparedSplit(data_dir(cell.dataset), "test")
-    labels = Manifest.read(data_dir(cell.dataset)).labels
-    clip = clips.load(initial_model_dir(cell.model), cell.model_dir)
+    manifest, initial = Manifest.read(data_dir(cell.dataset)), initial_model_dir(cell.model)
+    clip = clips.load(initial, cell.model_dir)
     images, features = decoded(data, clip), Features(features_dir(cell.dataset, cell.model))
     if features.exist and set(clips.changed(cell.model_dir)) <= set(projections(clip.model)):
+        features.require(manifest.data_hash, clips.sha256(initial))
         clip, images = features.headed(clip), features.images("test")  # its towers are those of the initial model
     device = clips.device_of(p.compute.device)
-    confusion = classification.evaluate(clip, data, images, labels, p.evaluate.batch_size, device)
+    confusion = classification.evaluate(clip, data, images, manifest.labels, p.evaluate.batch_size, device)
 
     metrics = confusion.metrics()
     write_json(cell.metrics_json, metrics.model_dump())

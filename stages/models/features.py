@@ -3,7 +3,8 @@
     train.npy, test.npy     what goes into the image projection, one row a row of the prepared split; memory-mapped
     texts.npy, texts.json   what goes into the text projection, one row a distinct text
 
-Where nothing that is frozen can be cut off, the folder holds only `features.json`, which says so.
+`features.json` says of which data and which model they are: training on features of other data would be charged to the
+wrong ledger. Where every method trains a tower nothing is computed, and it says that. They are as private as the data.
 """
 
 import dataclasses
@@ -20,9 +21,10 @@ from stages.errors import UserError
 from stages.models.batches import Images
 from stages.models.clip import Clip
 from stages.models.heads import Heads, trunks
-from stages.prepare.format import SPLITS, Labels, PreparedSplit
+from stages.prepare.format import SPLITS, Manifest, PreparedSplit
 
 FACTS = "features.json"
+FITS_A_CACHE = 16  # images; on a CPU larger batches are slower
 
 
 class Features:
@@ -30,7 +32,17 @@ class Features:
         if not (folder / FACTS).is_file():
             raise UserError(f"no features in {folder}; run: dvc repro")
         self._folder = folder
-        self.exist = json.loads((folder / FACTS).read_text(encoding="utf-8"))["encoded"]
+        self._facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+
+    @property
+    def exist(self) -> bool:
+        return self._facts is not None
+
+    def require(self, data_hash: str, model_hash: str) -> None:
+        """Refuse features that were made of anything else."""
+        if self._facts != {"data": data_hash, "model": model_hash}:
+            what = "of other data or another model" if self.exist else "none: they were not wanted when it was made"
+            raise UserError(f"the features in {self._folder} are {what}; run: dvc repro")
 
     def images(self, split: str) -> Images:
         features = np.load(self._folder / f"{split}.npy", mmap_mode="r")
@@ -56,13 +68,15 @@ def write(
     folder: Path,
     clip: Clip,
     data: Path,
-    labels: Labels | None,
-    batch_size: int,
+    model_hash: str,
+    at_once: int,
     device: torch.device,
     splits: tuple[str, ...] = SPLITS,
     more_texts: Iterable[str] = (),
 ) -> None:
     """Encode the splits and every text of them and of the classes; one batch is in memory at a time."""
+    manifest = Manifest.read(data)
+    labels, batch_size = manifest.labels, min(at_once, FITS_A_CACHE) if device.type == "cpu" else at_once
     clip.model.to(device, memory_format=torch.channels_last).eval()  # convolutions are faster this way on a CPU
     texts = {text for i in range(len(labels.classes) if labels else 0) for text in labels.captions(i)} | set(more_texts)
     with trunks(clip.model) as model:
@@ -83,11 +97,11 @@ def write(
 
         _write_rows(folder / "texts.npy", texts, words, batch_size, "encode texts")
     (folder / "texts.json").write_text(json.dumps(texts, ensure_ascii=False), encoding="utf-8")
-    (folder / FACTS).write_text(json.dumps({"encoded": True}), encoding="utf-8")
+    (folder / FACTS).write_text(json.dumps({"data": manifest.data_hash, "model": model_hash}), encoding="utf-8")
 
 
 def write_none(folder: Path) -> None:
-    (folder / FACTS).write_text(json.dumps({"encoded": False}), encoding="utf-8")
+    (folder / FACTS).write_text(json.dumps(None), encoding="utf-8")
 
 
 def _write_rows(path: Path, items: Sequence, encode: Callable, batch_size: int, what: str) -> None:

@@ -3,13 +3,21 @@
 import torch
 
 from stages.errors import UserError
+from stages.keys import WITH_ADAPTERS
 from stages.models.heads import projections
 
 
-def trainable_parameters(model: torch.nn.Module, part: str, lora_rank: int = 8) -> dict[str, torch.nn.Parameter]:
-    """Freeze all but the named part; returns what stays trainable, by name. For LoRA, adapters are put in first."""
-    if part in ("lora", "image-lora"):
-        _add_adapters(model, lora_rank, within="visual." if part == "image-lora" else "")
+def trainable_parameters(
+    model: torch.nn.Module, part: str, lora_rank: int = 8, seed: int = 0
+) -> dict[str, torch.nn.Parameter]:
+    """Freeze all but the named part; returns what stays trainable, by name.
+
+    For LoRA, adapters are put in first. `seed` chooses where they start, which is public, as all initial weights are.
+    """
+    if part in WITH_ADAPTERS:
+        with torch.random.fork_rng():  # nothing else draws from it
+            torch.manual_seed(seed)
+            _add_adapters(model, lora_rank, within="visual." if part == "image-lora" else "")
     heads = projections(model)
 
     def is_trained(name: str) -> bool:
@@ -24,7 +32,7 @@ def trainable_parameters(model: torch.nn.Module, part: str, lora_rank: int = 8) 
                 return name in heads
             case "image-projection":
                 return name in heads and name.startswith("visual.")
-            case "lora" | "image-lora":
+            case _ if part in WITH_ADAPTERS:
                 return ".lora_" in name
             case _:
                 raise ValueError(f"unknown part {part!r}")

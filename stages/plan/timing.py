@@ -17,10 +17,9 @@ from stages.models.heads import Heads, trunks
 from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
 from stages.prepare.format import Labels
-from stages.privacy import factored, gradients
-from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
 from stages.train.__main__ import mechanism_of, speed_up
+from stages.train.loop import private_gradient
 
 SIZES = (1, 4, 16, 64, 256, 1024, 4096)
 ENOUGH = 2.0  # seconds: larger batches are not tried, their time is extrapolated
@@ -87,16 +86,14 @@ def _step(clip: clips.Clip, method_name: str, train: params.Train, compute: para
     objective = objective_of(method.loss, headed, parameters, LABELS, train.precision == "bf16", special)
     optimizer = torch.optim.AdamW(parameters.values(), lr=0.0)
     mechanism, key = mechanism_of(method_name, method, sigma=1.0), Key.from_os()
-    clipped_sum = factored.clipped_sum if objective.factors else gradients.clipped_sum
-    C = mechanism.clip_norm
 
     def step(count: int) -> None:
         texts, labels = [LABELS.captions(i % 2)[0] for i in range(count)], [i % 2 for i in range(count)]
         records = objective.records(Batch(torch.rand(count, *shape), texts, labels))
         units = mechanism.assign(np.arange(count), count, key.stream("unit", 0))
-        total, _ = clipped_sum(objective, parameters, records, units, C, compute.records_at_once)
-        noisy = noised(total, gradients.grid_of(C), mechanism.sigma * C, key, 0)
-        for parameter, g in zip(parameters.values(), noisy, strict=True):
+        at_once = compute.records_at_once
+        gradients, _ = private_gradient(objective, parameters, records, units, mechanism, key, 0, at_once)
+        for parameter, g in zip(parameters.values(), gradients, strict=True):
             parameter.grad = g
         optimizer.step()
 

@@ -22,8 +22,6 @@ from stages.models.parts import trainable_parameters
 from stages.prepare.format import PreparedSplit
 from stages.pretrain.alignment import aligned
 
-AT_ONCE = 16  # images through frozen towers
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -37,7 +35,7 @@ def main() -> None:
             clip = pretrained(config, p.compute.device)
         case params.Align() as config:
             data, device = data_dir(config.data), clips.device_of(p.compute.device)
-            clip = aligned(Path(config.architecture), data, config.ridge, AT_ONCE, device)
+            clip = aligned(Path(config.architecture), data, config.ridge, p.compute.records_at_once, device)
         case params.Weights() as config:
             clip = clips.pretrained(config.architecture, config.pretrained, config.file and Path(config.file))
         case _:

@@ -28,7 +28,7 @@ CLASSIFIER_RIDGE = 0.1
 
 
 @torch.no_grad()
-def aligned(architecture: Path, data: Path, ridge: float, batch_size: int, device: torch.device) -> Clip:
+def aligned(architecture: Path, data: Path, ridge: float, at_once: int, device: torch.device) -> Clip:
     labels = Manifest.read(data).labels
     if labels is None:
         raise UserError(f"{data} has no class labels; projections are aligned on labelled public data")
@@ -37,7 +37,7 @@ def aligned(architecture: Path, data: Path, ridge: float, batch_size: int, devic
     prompts = [TEMPLATE.replace("{}", name) for name in names]
     prompts += [labels.captions(i)[0] for i in range(len(labels.classes))]
     with tempfile.TemporaryDirectory() as folder:
-        features.write(Path(folder), clip, data, labels, batch_size, device, splits=("train",), more_texts=prompts)
+        features.write(Path(folder), clip, data, "", at_once, device, splits=("train",), more_texts=prompts)
         found = features.Features(Path(folder))
         T = found.texts(prompts).double()
         directions = _classifier(

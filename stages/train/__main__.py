@@ -11,7 +11,7 @@ import torch
 from stages import params
 from stages.atomic import new_folder, write_json
 from stages.errors import UserError, run
-from stages.keys import ON_FROZEN_TOWERS, Cell, data_dir, features_dir, initial_model_dir
+from stages.keys import ON_FROZEN_TOWERS, WITH_ADAPTERS, Cell, data_dir, features_dir, initial_model_dir
 from stages.models import clip as clips
 from stages.models.batches import BatchReader, decoded
 from stages.models.features import Features
@@ -53,18 +53,17 @@ def fine_tune(clip: clips.Clip, cell: Cell, p: params.Params, facts: PrivacyFact
     plan = plan_of(cell, p, facts, data.units)
     key = choose_key(cell, p.privacy)
 
-    images = decoded(data, clip)
+    manifest, images = Manifest.read(data_dir(cell.dataset)), decoded(data, clip)
     if method.trainable in ON_FROZEN_TOWERS:
         features = Features(features_dir(cell.dataset, cell.model))
+        features.require(manifest.data_hash, initial)
         clip, images = features.headed(clip), features.images("train")
     model = clip.model.to(clips.device_of(p.compute.device))
     special = speed_up(model, p.compute)
-    torch.manual_seed(cell.seed)  # of LoRA's adapters; it is public
-    parameters = trainable_parameters(model, method.trainable, method.lora_rank)
+    parameters = trainable_parameters(model, method.trainable, method.lora_rank, cell.seed)
     optimizer = torch.optim.AdamW(
         parameters.values(), lr=method.lr, betas=t.betas, eps=t.eps, weight_decay=t.weight_decay
     )
-    manifest = Manifest.read(data_dir(cell.dataset))
     objective = objective_of(method.loss, clip, parameters, manifest.labels, t.precision == "bf16", special)
     reader = BatchReader(data, images)
     figures = defaultdict(list) if p.privacy.unsafe_diagnostics and cell.is_private else None
@@ -82,9 +81,11 @@ def fine_tune(clip: clips.Clip, cell: Cell, p: params.Params, facts: PrivacyFact
         p.compute.records_at_once,
         watch=None if figures is None else lambda step: keep(step, figures),
     )
-    if method.trainable.endswith("lora"):
+    without = {"lora_rank"}
+    if method.trainable in WITH_ADAPTERS:
         merge_adapters(model)
-    used = t.model_dump(exclude={"methods", "overrides"}) | method.model_dump(exclude_none=True)
+        without = set()
+    used = t.model_dump(exclude={"methods", "overrides"}) | method.model_dump(exclude_none=True, exclude=without)
     return TrainingFacts(
         cell=str(cell),
         privacy=facts,

@@ -7,12 +7,13 @@ are neither logged nor kept, unless the caller gives a `watch` for them (privacy
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from tqdm import trange
 
 from stages.models.batches import BatchReader
-from stages.privacy import factored, gradients
-from stages.privacy.gradients import Diagnostics, Objective, gradient, grid_of
+from stages.privacy import factored
+from stages.privacy.gradients import Diagnostics, Objective, clipped_sum, gradient, grid_of
 from stages.privacy.mechanism import Mechanism
 from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
@@ -39,25 +40,39 @@ def train(
     # No dropout: features must be the same in both passes of a batch in pieces. Batch normalisation keeps its public
     # averages: they would carry private data without noise.
     model.eval()
-    clipped_sum = factored.clipped_sum if objective.factors else gradients.clipped_sum
     for t in trange(steps, desc="train", unit=" steps", disable=None):
         drawn = sampling.sample(key, t)  # line 3
         records = objective.records(reader.batch(drawn, key.stream("text", t))) if len(drawn) else {}
         if mechanism is None:
-            g = plain_gradient(objective, parameters, records, at_once)
+            gradients = plain_gradient(objective, parameters, records, at_once)
         else:
-            C = mechanism.clip_norm
             units = mechanism.assign(drawn, sampling.n, key.stream("unit", t))
-            total, figures = clipped_sum(objective, parameters, records, units, C, at_once)  # lines 4 and 5
-            g = noised(total, grid_of(C), mechanism.sigma * C, key, t)  # line 6
+            gradients, figures = private_gradient(objective, parameters, records, units, mechanism, key, t, at_once)
             if watch:
                 watch(figures)
-        for parameter, its_part in zip(parameters.values(), g, strict=True):
-            parameter.grad = its_part.to(parameter.dtype)
+        for parameter, g in zip(parameters.values(), gradients, strict=True):
+            parameter.grad = g.to(parameter.dtype)
         optimizer.step()  # line 7
         if "logit_scale" in parameters:
             parameters["logit_scale"].data.clamp_(max=MAX_LOGIT_SCALE)
     _assert_unchanged(model, fixed)
+
+
+def private_gradient(
+    objective: Objective,
+    parameters: Mapping[str, torch.nn.Parameter],
+    records: Mapping[str, torch.Tensor],
+    units: np.ndarray,
+    mechanism: Mechanism,
+    key: Key,
+    t: int,
+    at_once: int,
+) -> tuple[list[torch.Tensor], Diagnostics]:
+    """Lines 4 to 6 of Algorithm 1. An empty batch is noise alone. The figures beside it are private."""
+    C = mechanism.clip_norm
+    summed = factored.clipped_sum if objective.factors else clipped_sum
+    total, figures = summed(objective, parameters, records, units, C, at_once)  # lines 4 and 5
+    return noised(total, grid_of(C), mechanism.sigma * C, key, t), figures  # line 6
 
 
 def plain_gradient(

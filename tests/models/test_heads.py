@@ -15,7 +15,7 @@ from stages.models.batches import BatchReader, decoded
 from stages.models.heads import Heads, projections, trunks
 from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
-from stages.prepare.format import Dataset, Labels, PreparedSplit, Row, png, write
+from stages.prepare.format import Dataset, Labels, Manifest, PreparedSplit, Row, png, write
 from stages.privacy import factored, gradients
 from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping
 from stages.privacy.randomness import Key
@@ -47,7 +47,7 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def encoded(data, tmp_path_factory) -> features.Features:
     folder = tmp_path_factory.mktemp("features")
-    features.write(folder, tiny(), data, LABELS, 7, CPU)
+    features.write(folder, tiny(), data, "model", 7, CPU)
     return features.Features(folder)
 
 
@@ -112,9 +112,21 @@ def test_one_record_less_leaves_the_features_of_the_others_to_the_last_digit(dat
     found = {}
     for name in ("less", "all"):
         (tmp_path / f"{name}-features").mkdir()
-        features.write(tmp_path / f"{name}-features", clip, tmp_path / name, LABELS, 16, CPU, splits=("train",))
+        features.write(tmp_path / f"{name}-features", clip, tmp_path / name, "model", 16, CPU, splits=("train",))
         found[name] = np.load(tmp_path / f"{name}-features" / "train.npy")
     assert np.array_equal(found["less"], np.delete(found["all"], 4, axis=0))
+
+
+def test_features_of_other_data_or_another_model_are_refused(data, encoded, tmp_path):
+    content = Manifest.read(data).data_hash
+    encoded.require(content, "model")
+    for wrong in (("other data", "model"), (content, "another model")):
+        with pytest.raises(UserError, match="of other data or another model; run: dvc repro"):
+            encoded.require(*wrong)
+    features.write_none(tmp_path)
+    assert not features.Features(tmp_path).exist
+    with pytest.raises(UserError, match="not wanted when it was made; run: dvc repro"):
+        features.Features(tmp_path).require(content, "model")
 
 
 CASES = {
@@ -168,7 +180,7 @@ def test_factored_sums_are_those_of_the_whole_model(data, encoded, case):
 
 def test_a_step_on_features_of_the_middle_size_model_is_at_least_20_times_as_fast(data, tmp_path):
     clip, split = towers.create(Path("stages/models/configs/lite-minilm")), PreparedSplit(data, "train")
-    features.write(tmp_path, clip, data, LABELS, 8, CPU)
+    features.write(tmp_path, clip, data, "model", 8, CPU)
     encoded, seconds = features.Features(tmp_path), {}
     for on_features in (False, True):
         used, images = (encoded.headed(clip), encoded.images("train")) if on_features else (clip, decoded(split, clip))

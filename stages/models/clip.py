@@ -26,6 +26,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from stages.errors import UserError
+from stages.models import torchscript
 
 CONFIG, WEIGHTS, CHANGES = "open_clip_config.json", "open_clip_model.safetensors", "changes.safetensors"
 CARRIED = ("tokenizer.json", "tokenizer_config.json", "config.json")  # the last: of a Hugging Face text tower
@@ -188,18 +189,14 @@ def _quiet() -> Iterator[None]:
 def _readable(file: Path | None) -> Iterator[Path | None]:
     """The file as open_clip reads it. OpenAI's originals are TorchScript archives: their tensors are taken out.
 
-    Nothing in a weights file is run: safetensors hold no code, torch.load is asked for weights only, and reading a
-    TorchScript archive builds its modules without calling them.
+    Nothing in a weights file is run: safetensors hold no code, open_clip asks torch.load for weights only, and of an
+    archive only tensors are read.
     """
-    try:
-        archive = None if file is None or file.suffix == ".safetensors" else torch.jit.load(file, map_location="cpu")
-    except RuntimeError:
-        archive = None  # an ordinary checkpoint
-    if archive is None:
+    if file is None or file.suffix == ".safetensors" or not torchscript.is_archive(file):
         yield file
         return
     facts = ("input_resolution", "context_length", "vocab_size")
     with tempfile.TemporaryDirectory() as temporary:
-        state = {k: v.detach().float().contiguous() for k, v in archive.state_dict().items() if k not in facts}
+        state = {k: v.detach().float().contiguous() for k, v in torchscript.tensors(file).items() if k not in facts}
         save_file(state, Path(temporary) / WEIGHTS)
         yield Path(temporary) / WEIGHTS

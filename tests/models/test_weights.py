@@ -2,6 +2,8 @@
 
 import copy
 import json
+import pickle
+import zipfile
 from pathlib import Path
 
 import open_clip
@@ -11,7 +13,7 @@ from safetensors.torch import save_file
 
 from stages.errors import UserError
 from stages.models import clip as clips
-from stages.models import towers
+from stages.models import torchscript, towers
 from stages.models.heads import trunks
 
 pytestmark = pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # the archive is only read, never run
@@ -94,6 +96,25 @@ def test_a_file_with_code_is_refused_and_not_run(tmp_path):
     with pytest.raises(UserError, match="does not hold the weights"):
         clips.pretrained(NAME, "openai", tmp_path / "evil.pt")
     assert not (tmp_path / "was-run").exists()
+
+
+def test_an_archive_with_code_is_refused_and_not_run(archive, tmp_path):
+    """TorchScript's own data file, with a call in it that has no business there."""
+    evil = tmp_path / "evil-archive.pt"
+    with zipfile.ZipFile(archive) as good, zipfile.ZipFile(evil, "w", zipfile.ZIP_STORED) as bad:
+        for name in good.namelist():
+            content = good.read(name)
+            if name.endswith("/data.pkl"):
+                content = pickle.dumps(Evil(tmp_path / "was-run"), protocol=2)
+            bad.writestr(name.replace("small/", "evil-archive/"), content)
+    with pytest.raises(UserError, match=r"does not hold the weights .* which is not part of any weights"):
+        clips.pretrained(NAME, "openai", evil)
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_an_archives_tensors_are_those_that_torchscript_finds(archive):
+    theirs, ours = torch.jit.load(archive).state_dict(), torchscript.tensors(archive)
+    assert set(theirs) <= set(ours) and all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
 
 
 def test_a_missing_a_wrong_and_an_unknown_one_are_named(tmp_path):

@@ -72,3 +72,32 @@ def test_fixed_size_sampling_trains_with_a_guarantee_for_a_replaced_record(copy_
     g = made["training"]["privacy"]["guarantee"]
     assert (g["adjacency"], g["accountant"], g["sensitivity"]) == ("REPLACE_ONE", "rdp", 2)
     assert "replace-one" in copy_of_finished.stage("privacy.ledger").stdout
+
+
+def test_a_projection_trains_on_features_of_this_data_alone_and_nothing_is_charged_before(copy_of_finished):
+    cell, folder = "classification/mnist5k/tiny-clip/example/eps-10/seed-0", copy_of_finished.folder
+    params = copy_of_finished.params()
+    values = {"batch_size": 64, "steps": 3, "trainable": "image-projection"}
+    params["train"]["methods"]["example"] |= values
+    params["sweep"]["method"] = ["example"]
+    copy_of_finished.write_params(params)
+    assert copy_of_finished.stage("calibrate", "--cell", cell).returncode == 0
+    before = copy_of_finished.stage("privacy.ledger").stdout
+    refused = copy_of_finished.stage("train", "--cell", cell)  # the sweep so far wanted no features
+    assert refused.returncode == 2 and "they were not wanted when it was made; run: dvc repro" in refused.stderr
+
+    encode = ("encode", "--dataset", "mnist5k", "--model", "tiny-clip")
+    assert copy_of_finished.stage(*encode).returncode == 0
+    facts = folder / "features/mnist5k/tiny-clip/features.json"
+    good = json.loads(facts.read_text())
+    facts.write_text(json.dumps(good | {"data": "0" * 64}))
+    refused = copy_of_finished.stage("train", "--cell", cell)
+    assert refused.returncode == 2 and "are of other data or another model" in refused.stderr
+    assert copy_of_finished.stage("privacy.ledger").stdout == before
+
+    facts.write_text(json.dumps(good))
+    for stage in ("train", "evaluate"):
+        done = copy_of_finished.stage(stage, "--cell", cell)
+        assert done.returncode == 0, done.stderr
+    training = json.loads((folder / "runs" / cell / "training.json").read_text())
+    assert training["trained_parameters"] == 64 * 64 and "lora_rank" not in training["train"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stages.errors import UserError
 
-TASKS = ("classification",)
+TASKS = ("classification", "captioning")
 METHODS = ("batch", "group", "example")  # clip units, privacy.md section 6
 SAMPLERS = ("poisson", "fixed-size", "shuffled")
 PARTS = ("all", "no-token-table", "image-tower", "projections", "image-projection", "lora", "image-lora")
@@ -98,8 +98,8 @@ class Cell:
 
     @property
     def picture(self) -> Path:
-        """What a person would rather look at than read: for classification, the confusion matrix."""
-        return Path("results") / str(self) / "confusion.png"
+        """What a person would rather look at than read: a confusion matrix, or pictures with their captions."""
+        return Path("results") / str(self) / "picture.png"
 
     @property
     def privacy_json(self) -> Path:

@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from stages.models import clip as clips
 from stages.models.batches import Batch
+from stages.models.encoder import Encoder
 from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
 from stages.prepare.format import Labels
@@ -97,7 +98,7 @@ def made(args: argparse.Namespace) -> list[Variant]:
 class Step:
     """Gradient and AdamW on one fixed batch, as stages/train/loop.py does them."""
 
-    def __init__(self, clip: clips.Clip, loss: str, part: str, batch: Batch, leave_out: tuple[str, ...] = ()):
+    def __init__(self, clip: Encoder, loss: str, part: str, batch: Batch, leave_out: tuple[str, ...] = ()):
         trained = trainable_parameters(clip.model, part)
         self.parameters = {name: p for name, p in trained.items() if name not in leave_out}
         self.objective = objective_of(loss, clip, self.parameters, LABELS)
@@ -146,7 +147,7 @@ class Step:
 class OpacusStep:
     """The same loss and parameters by Opacus, on a copy of the image tower with its own attention modules."""
 
-    def __init__(self, clip: clips.Clip, batch: Batch, ghost: bool):
+    def __init__(self, clip: Encoder, batch: Batch, ghost: bool):
         import copy
 
         from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping

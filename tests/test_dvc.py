@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from stages.models import clip as clips
+from stages.models import saved
 from tests.conftest import SWEEP_STAGES, stages_run
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # the finished project is made once
@@ -67,7 +67,7 @@ def test_a_lost_output_comes_back_from_the_cache(copy_of_finished):
 def test_zero_shot_is_the_initial_model_and_the_others_are_not(finished):
     for epsilon, same in (("0", True), ("1", False), ("10", False), ("inf", False)):
         run = finished.folder / f"runs/classification/mnist5k/tiny-clip/batch/eps-{epsilon}/seed-0/model"
-        changed = clips.changed(run)
+        changed = saved.changed(run)
         assert (changed == []) is same
         if not same:  # all that was trained, and nothing else
             assert {"visual.proj", "text_projection"} <= set(changed) and "token_embedding.weight" not in changed

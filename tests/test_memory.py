@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from stages.models import clip as clips
+from stages.models import saved
 from tests.conftest import Project, small_params
 
 pytestmark = pytest.mark.timeout(1200)
@@ -41,7 +42,7 @@ def peaks(tmp_path_factory) -> dict[str, list[int]]:
         params["train"]["methods"]["batch"] |= steps
         params["train"]["methods"]["example"] |= steps | {"trainable": "image-projection"}
         project = Project.copy_to(tmp_path_factory.mktemp(str(n)), params)
-        clips.save(clips.create("stages/models/configs/tiny-clip"), project.folder / "models/tiny-clip")
+        saved.save(clips.create("stages/models/configs/tiny-clip"), project.folder / "models/tiny-clip")
         towers = "classification/digits/tiny-clip/batch/eps-inf/seed-0"
         projection = "classification/digits/tiny-clip/example/eps-1/seed-0"
         for name, command in {

@@ -6,8 +6,8 @@ from stages import params
 from stages.atomic import new_folder
 from stages.errors import UserError, run
 from stages.keys import ON_FROZEN_TOWERS, data_dir, features_dir, initial_model_dir
-from stages.models import clip as clips
-from stages.models import features
+from stages.models import features, saved
+from stages.models.encoder import device_of
 
 
 def main() -> None:
@@ -27,9 +27,9 @@ def main() -> None:
             features.write_none(folder)
             print(f"{args.dataset}, {args.model}: every method trains a tower, so nothing is computed ahead")
             return
-        model, device = initial_model_dir(args.model), clips.device_of(p.compute.device)
-        clip, at_once = clips.load(model), p.compute.records_at_once
-        features.write(folder, clip, data_dir(args.dataset), clips.sha256(model), at_once, device)
+        model, device = initial_model_dir(args.model), device_of(p.compute.device)
+        clip, at_once = saved.load(model), p.compute.records_at_once
+        features.write(folder, clip, data_dir(args.dataset), saved.sha256(model), at_once, device)
 
 
 if __name__ == "__main__":

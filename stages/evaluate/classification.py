@@ -1,6 +1,7 @@
 """Prompt-ensemble classification: the class whose prompts' mean feature has the highest cosine similarity."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -9,7 +10,7 @@ from tqdm import tqdm
 from stages.errors import UserError
 from stages.evaluate.results import Metrics, wilson_interval
 from stages.models.batches import Images
-from stages.models.clip import Clip
+from stages.models.encoder import Encoder
 from stages.models.prompts import class_features
 from stages.prepare.format import Labels, PreparedSplit
 
@@ -31,10 +32,31 @@ class Confusion:
         }
         return {"per_class_accuracy": per_class, "confusion": self.counts.tolist()}
 
+    def draw(self, title: str, path: Path) -> None:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        share = self.counts / np.maximum(self.counts.sum(axis=1, keepdims=True), 1)
+        size = max(4.0, 0.45 * len(self.classes) + 1.5)
+        figure, axes = plt.subplots(figsize=(size, size), layout="constrained")
+        axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+        axes.set_xticks(range(len(self.classes)), self.classes, rotation=90 if len(self.classes) > 10 else 0)
+        axes.set_yticks(range(len(self.classes)), self.classes)
+        axes.set(xlabel="predicted", ylabel="true", title=title)
+        if len(self.classes) <= 20:
+            for (i, j), count in np.ndenumerate(self.counts):
+                if count:
+                    colour = "white" if share[i, j] > 0.5 else "black"
+                    axes.text(j, i, str(count), ha="center", va="center", fontsize=7, color=colour)
+        figure.savefig(path, dpi=120)
+        plt.close(figure)
+
 
 @torch.no_grad()
 def evaluate(
-    clip: Clip,
+    clip: Encoder,
     data: PreparedSplit,
     images: Images,
     labels: Labels | None,
@@ -52,25 +74,3 @@ def evaluate(
         predicted = (clip.model.encode_image(batch, normalize=True) @ classes.T).argmax(dim=1).cpu().numpy()
         np.add.at(counts, ([data.texts_and_label(i)[1] for i in rows], predicted), 1)
     return Confusion(labels.classes, counts)
-
-
-def draw(confusion: Confusion, title: str, path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    share = confusion.counts / np.maximum(confusion.counts.sum(axis=1, keepdims=True), 1)
-    size = max(4.0, 0.45 * len(confusion.classes) + 1.5)
-    figure, axes = plt.subplots(figsize=(size, size), layout="constrained")
-    axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
-    axes.set_xticks(range(len(confusion.classes)), confusion.classes, rotation=90 if len(confusion.classes) > 10 else 0)
-    axes.set_yticks(range(len(confusion.classes)), confusion.classes)
-    axes.set(xlabel="predicted", ylabel="true", title=title)
-    if len(confusion.classes) <= 20:
-        for (i, j), count in np.ndenumerate(confusion.counts):
-            if count:
-                colour = "white" if share[i, j] > 0.5 else "black"
-                axes.text(j, i, str(count), ha="center", va="center", fontsize=7, color=colour)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)

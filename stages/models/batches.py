@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from stages.models.clip import Clip
+from stages.models.encoder import Encoder
 from stages.prepare.format import PreparedSplit
 
 CACHE_BYTES = 128 * 2**20  # decoded images kept; memory stays bounded for any n
@@ -26,11 +26,11 @@ class Batch:
 Images = Callable[[Sequence[int]], torch.Tensor]  # from rows of a split to what the model takes as their images
 
 
-def decoded(data: PreparedSplit, clip: Clip) -> Images:
+def decoded(data: PreparedSplit, encoder: Encoder) -> Images:
     """Preprocessing has no randomness: an image is decoded once."""
 
     def read(index: int) -> torch.Tensor:
-        return clip.preprocess(data.row(index).pixels())
+        return encoder.preprocess(data.row(index).pixels())
 
     one = read(0)
     kept = functools.lru_cache(maxsize=CACHE_BYTES // (one.nelement() * one.element_size()))(read)

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from stages.errors import UserError
 from stages.models.batches import Images
-from stages.models.clip import Clip
+from stages.models.encoder import Encoder
 from stages.models.heads import Heads, trunks
 from stages.prepare.format import SPLITS, Manifest, PreparedSplit
 
@@ -48,7 +48,7 @@ class Features:
         features = np.load(self._folder / f"{split}.npy", mmap_mode="r")
         return lambda rows: torch.from_numpy(features[np.asarray(rows)])
 
-    def headed(self, clip: Clip) -> Clip:
+    def headed(self, clip: Encoder) -> Encoder:
         """The CLIP without its towers: it takes features in place of images, and finds those of a text by itself."""
         return dataclasses.replace(clip, model=Heads(clip.model), tokenize=self.texts)
 
@@ -66,7 +66,7 @@ class Features:
 @torch.no_grad()
 def write(
     folder: Path,
-    clip: Clip,
+    clip: Encoder,
     data: Path,
     model_hash: str,
     at_once: int,

@@ -11,7 +11,8 @@ from torch.func import functional_call
 
 from stages.errors import UserError
 from stages.models.batches import Batch
-from stages.models.clip import Clip
+from stages.models.encoder import Encoder
+from stages.models.parts import of_image
 from stages.models.prompts import class_features
 from stages.prepare.format import Labels
 from stages.privacy.factored import Factor
@@ -31,12 +32,12 @@ class Contrastive:
     is_sum_over_records = False
     bf16 = one_by_one = False
 
-    def __init__(self, clip: Clip, trained: dict[str, torch.nn.Parameter], labels: Labels | None = None):
-        self._model, self._tokenize = clip.model, clip.tokenize
-        self._device = next(clip.model.parameters()).device
-        self._text_is_trained = any(not name.startswith("visual.") and name != "logit_scale" for name in trained)
+    def __init__(self, encoder: Encoder, trained: dict[str, torch.nn.Parameter], labels: Labels | None = None):
+        self._model, self._tokenize = encoder.model, encoder.tokenize
+        self._device = next(encoder.model.parameters()).device
+        self._text_is_trained = any(not of_image(name) and name != "logit_scale" for name in trained)
         self._fixed_text = functools.lru_cache(maxsize=FIXED_TEXTS)(self._encode_fixed)
-        self.factors = _factors(clip, trained)
+        self.factors = _factors(encoder, trained)
 
     @torch.no_grad()
     def _encode_fixed(self, text: str) -> torch.Tensor:
@@ -78,19 +79,19 @@ class PromptSoftmax:
     is_sum_over_records = True
     bf16 = one_by_one = False
 
-    def __init__(self, clip: Clip, trained: dict[str, torch.nn.Parameter], labels: Labels | None):
+    def __init__(self, encoder: Encoder, trained: dict[str, torch.nn.Parameter], labels: Labels | None):
         if labels is None:
             raise UserError("the loss prompts needs class labels, and this dataset has none; use the loss contrastive")
-        if others := [name for name in trained if not name.startswith("visual.")]:
+        if others := [name for name in trained if not of_image(name)]:
             raise UserError(
                 f"the loss prompts stands against fixed prompts, and {others[0]} is trained too; "
                 "set trainable to image-tower or image-projection"
             )
-        self._model = clip.model
-        self._device = next(clip.model.parameters()).device
-        scale = clip.model.logit_scale.exp().detach()
-        self._classes = scale * class_features(clip, labels, self._device)  # (classes, d)
-        self.factors = _factors(clip, trained)
+        self._model = encoder.model
+        self._device = next(encoder.model.parameters()).device
+        scale = encoder.model.logit_scale.exp().detach()
+        self._classes = scale * class_features(encoder, labels, self._device)  # (classes, d)
+        self.factors = _factors(encoder, trained)
 
     def records(self, batch: Batch) -> dict[str, torch.Tensor]:
         return {"images": batch.images.to(self._device), "labels": torch.tensor(batch.labels, device=self._device)}
@@ -115,9 +116,9 @@ def _encode(model, parameters, images, tokens, bf16: bool) -> tuple[torch.Tensor
     return image.float(), None if text is None else text.float()
 
 
-def _factors(clip: Clip, trained: dict[str, torch.nn.Parameter]) -> dict[str, Factor] | None:
+def _factors(encoder: Encoder, trained: dict[str, torch.nn.Parameter]) -> dict[str, Factor] | None:
     """Where all that is trained are projections on frozen towers: see privacy/factored.py."""
-    known = getattr(clip.model, "factors", {})
+    known = getattr(encoder.model, "factors", {})
     return {name: known[name] for name in trained} if known.keys() >= trained.keys() else None
 
 
@@ -126,13 +127,13 @@ OBJECTIVES = {"contrastive": Contrastive, "prompts": PromptSoftmax}
 
 def objective_of(
     loss: str,
-    clip: Clip,
+    encoder: Encoder,
     trained: dict[str, torch.nn.Parameter],
     labels: Labels | None,
     bf16: bool = False,
     one_by_one: bool = False,
 ):
     """`one_by_one`: vmap cannot take the model, because it is checkpointed or compiled; nor can it in bf16."""
-    objective = OBJECTIVES[loss](clip, trained, labels)
+    objective = OBJECTIVES[loss](encoder, trained, labels)
     objective.bf16, objective.one_by_one = bf16, one_by_one or bf16
     return objective

@@ -1,10 +1,23 @@
-"""Which part of a CLIP is trained."""
+"""Which part of a model is trained, by the names of its tensors."""
 
 import torch
 
 from stages.errors import UserError
 from stages.keys import WITH_ADAPTERS
 from stages.models.heads import projections
+
+IMAGE = ("visual.", "vision_model.", "vision_proj.")  # open_clip's and BLIP's names
+# Of a BLIP: what the contrastive loss does not reach. Noise on it would protect nothing and spoil the captions.
+BEYOND_THE_LOSS = ("text_decoder.", "itm_head.")
+BEYOND_THE_LOSS_WITHIN = ".crossattention."
+
+
+def of_image(name: str) -> bool:
+    return name.startswith(IMAGE)
+
+
+def in_loss(name: str) -> bool:
+    return not name.startswith(BEYOND_THE_LOSS) and BEYOND_THE_LOSS_WITHIN not in name
 
 
 def trainable_parameters(
@@ -17,7 +30,7 @@ def trainable_parameters(
     if part in WITH_ADAPTERS:
         with torch.random.fork_rng():  # nothing else draws from it
             torch.manual_seed(seed)
-            _add_adapters(model, lora_rank, within="visual." if part == "image-lora" else "")
+            _add_adapters(model, lora_rank, image_only=part == "image-lora")
     heads = projections(model)
 
     def is_trained(name: str) -> bool:
@@ -27,25 +40,25 @@ def trainable_parameters(
             case "no-token-table":
                 return not any(p in ("token_embedding", "word_embeddings") for p in name.split("."))
             case "image-tower":
-                return name.startswith("visual.")
+                return of_image(name)
             case "projections":
                 return name in heads
             case "image-projection":
-                return name in heads and name.startswith("visual.")
+                return name in heads and of_image(name)
             case _ if part in WITH_ADAPTERS:
                 return ".lora_" in name
             case _:
                 raise ValueError(f"unknown part {part!r}")
 
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(is_trained(name))
+        parameter.requires_grad_(in_loss(name) and is_trained(name))
     chosen = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not chosen:
         raise UserError(f"trainable: {part!r} matches no parameter of this model; choose all or image-tower")
     return chosen
 
 
-def _add_adapters(model: torch.nn.Module, rank: int, within: str) -> None:
+def _add_adapters(model: torch.nn.Module, rank: int, image_only: bool) -> None:
     """A matrix of low rank beside each linear layer of the towers.
 
     Attention of torch's own class is left out: it reads the weights of its layers past the adapters.
@@ -56,7 +69,8 @@ def _add_adapters(model: torch.nn.Module, rank: int, within: str) -> None:
         name
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Linear)
-        and name.startswith(within)
+        and in_loss(name)
+        and (of_image(name) or not image_only)
         and not name.endswith(".out_proj")
         and f"{name}.weight" not in projections(model)
     ]

@@ -3,12 +3,12 @@
 import torch
 import torch.nn.functional as F
 
-from stages.models.clip import Clip
+from stages.models.encoder import Encoder
 from stages.prepare.format import Labels
 
 
 @torch.no_grad()
-def class_features(clip: Clip, labels: Labels, device: torch.device) -> torch.Tensor:
+def class_features(clip: Encoder, labels: Labels, device: torch.device) -> torch.Tensor:
     """(classes, d): the normalised mean of each class's normalised prompt features."""
     features = []
     for label in range(len(labels.classes)):

@@ -6,7 +6,6 @@ ImageNet's averages throughout, in training too (train/loop.py): averages of pri
 noise, and would make the gradient of one record depend on the others.
 """
 
-import dataclasses
 import importlib.util
 import json
 from pathlib import Path
@@ -16,21 +15,21 @@ from safetensors.torch import load_file
 
 from stages.errors import UserError
 from stages.models import clip as clips
+from stages.models.encoder import Encoder
 
 PACKAGES = "tower_packages"  # the key in open_clip_config.json; not copied to saved models, which hold all weights
 IMAGE_WEIGHTS = "models/efficientnet-lite0-57934424.pth"
 TEXT_MODEL = "model"
 
 
-def create(architecture: Path) -> clips.Clip:
+def create(architecture: Path) -> Encoder:
     """The model with its towers' weights and random projections."""
-    config = json.loads((architecture / clips.CONFIG).read_text(encoding="utf-8"))
+    config = json.loads((architecture / clips.LAYOUT.config).read_text(encoding="utf-8"))
     if PACKAGES not in config:
-        raise UserError(f"{architecture}/{clips.CONFIG} names no {PACKAGES}; see stages/models/configs/lite-minilm")
+        raise UserError(f"the config in {architecture} names no {PACKAGES}; see stages/models/configs/lite-minilm")
     packages = config.pop(PACKAGES)
     text = _folder(packages["text"]) / TEXT_MODEL
-    files = tuple(text / name for name in clips.CARRIED)
-    clip = dataclasses.replace(clips.from_config(config, text), files=files)
+    clip = clips.from_config(config, text)
     _load(clip.model.visual.trunk, _image_weights(packages["image"]), without=("classifier.weight", "classifier.bias"))
     _load(clip.model.text.transformer, load_file(text / "model.safetensors"), without=())
     return clip
@@ -38,7 +37,7 @@ def create(architecture: Path) -> clips.Clip:
 
 def classifier(architecture: Path) -> torch.Tensor:
     """(1000, d): for each class of ImageNet, the weights of its image tower's own last layer."""
-    config = json.loads((architecture / clips.CONFIG).read_text(encoding="utf-8"))
+    config = json.loads((architecture / clips.LAYOUT.config).read_text(encoding="utf-8"))
     return _image_weights(config[PACKAGES]["image"])["classifier.weight"]
 
 

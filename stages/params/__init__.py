@@ -4,6 +4,9 @@ from stages.params.reading import load
 from stages.params.schema import (
     Align,
     Benchmark,
+    BlipWeights,
+    Coco,
+    CocoSplit,
     Compute,
     Evaluate,
     Folder,
@@ -23,6 +26,9 @@ from stages.params.schema import (
 __all__ = [
     "Align",
     "Benchmark",
+    "BlipWeights",
+    "Coco",
+    "CocoSplit",
     "Compute",
     "Evaluate",
     "Folder",

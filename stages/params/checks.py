@@ -6,43 +6,51 @@ from typing import get_args
 from pydantic import TypeAdapter, ValidationError
 
 from stages.errors import UserError
-from stages.keys import IMAGE_PARTS, LOSSES
+from stages.keys import IMAGE_PARTS, LOSSES, ON_FROZEN_TOWERS
+from stages.models.kinds import is_blip
 from stages.params.schema import Benchmark, Source
+
+DATA = ("prepare", "folders", "coco")  # sections with datasets
+MODELS = ("pretrain", "align", "weights")
 
 
 def across_sections(raw: dict) -> list[str]:
-    prepare, folders = _mapping(raw, "prepare"), _mapping(raw, "folders")
-    models = {section: _mapping(raw, section) for section in ("pretrain", "align", "weights")}
-    datasets = {**prepare, **folders}
+    models = {section: _mapping(raw, section) for section in MODELS}
+    own = {**_mapping(raw, "folders"), **_mapping(raw, "coco")}  # which say themselves whether they are public
+    datasets = {**_mapping(raw, "prepare"), **own}
     private = _names(raw, "dataset")
     known = f"known: {', '.join(map(str, datasets))}"
-    problems = [f"folders.{name}: there is a dataset of this name in prepare" for name in folders if name in prepare]
+    problems = _one_name_twice(raw, DATA, "dataset") + _one_name_twice(raw, MODELS, "model")
     problems += [
-        f"sweep.dataset: {d!r} is in neither prepare nor folders; {known}" for d in private if d not in datasets
+        f"sweep.dataset: {d!r} is in none of prepare, folders and coco; {known}" for d in private if d not in datasets
     ]
     problems += [
         f"sweep.model: {m!r} is in none of pretrain, align and weights"
         for m in _names(raw, "model")
         if not any(m in section for section in models.values())
     ]
-    names = [name for section in models.values() for name in section]
-    twice = dict.fromkeys(name for name in names if names.count(name) > 1)
-    problems += [f"{name}: more than one of pretrain, align and weights has a model of this name" for name in twice]
     overrides = _mapping(_mapping(raw, "train"), "overrides")
     problems += [f"train.overrides: {name!r} is no dataset; {known}" for name in overrides if name not in datasets]
-    problems += _privacy_problems(raw)
+    problems += _privacy_problems(raw) + _captioning_problems(raw)
     for section, name, model in ((s, name, model) for s, its in models.items() for name, model in its.items()):
         data = model.get("data") if isinstance(model, dict) else None
         if not isinstance(data, str):
             continue  # a model of published weights; or reported with the rest of the schema
         where = f"{section}.{name}.data: {data!r}"
         if data not in datasets:
-            problems.append(f"{where} is in neither prepare nor folders; {known}")
-        elif any(_origin(datasets.get(p)) == _origin(datasets[data]) for p in private):
+            problems.append(f"{where} is in none of prepare, folders and coco; {known}")
+        elif any(_overlap(_origin(datasets.get(p)), _origin(datasets[data])) for p in private):
             problems.append(f"{where} is the data of the sweep, so it is private; name public data")
-        elif data in folders and not (isinstance(folders[data], dict) and folders[data].get("public") is True):
+        elif data in own and not (isinstance(own[data], dict) and own[data].get("public") is True):
             problems.append(f"{where} is not marked `public: true`; pretraining gives it no privacy")
     return problems
+
+
+def _one_name_twice(raw: dict, sections: tuple[str, ...], kind: str) -> list[str]:
+    names = [name for section in sections for name in _mapping(raw, section)]
+    twice = dict.fromkeys(name for name in names if names.count(name) > 1)
+    listed = f"{', '.join(sections[:-1])} and {sections[-1]}"
+    return [f"{name}: more than one of {listed} has a {kind} of this name" for name in twice]
 
 
 def _privacy_problems(raw: dict) -> list[str]:
@@ -71,6 +79,30 @@ def _privacy_problems(raw: dict) -> list[str]:
     return problems
 
 
+def _captioning_problems(raw: dict) -> list[str]:
+    """What can never move a caption."""
+    if "captioning" not in _names(raw, "task"):
+        return []
+    problems = []
+    for name in _names(raw, "model"):
+        model = {**_mapping(raw, "pretrain"), **_mapping(raw, "align"), **_mapping(raw, "weights")}.get(name)
+        architecture = model.get("architecture") if isinstance(model, dict) else None
+        if isinstance(architecture, str) and architecture != "blip" and not is_blip(Path(architecture)):
+            problems.append(f"sweep.model: captioning needs a BLIP, and {name!r} is none; see the preset `captions`")
+    methods = _mapping(_mapping(raw, "train"), "methods")
+    for name in _names(raw, "method"):
+        method = _mapping(methods, name)
+        where = f"train.methods.{name}"
+        if method.get("loss") == "prompts":
+            problems.append(f"{where}.loss: prompts needs classes, and captions have none; write contrastive")
+        if method.get("trainable") in ON_FROZEN_TOWERS:
+            problems.append(
+                f"{where}.trainable: {method['trainable']!r} reaches no caption, which is written from what the vision "
+                "tower sees; write image-tower, all or a LoRA"
+            )
+    return problems
+
+
 def source_problems(raw: dict) -> list[str]:
     """Raw data that are not there, have no labels, or are fewer than a batch; no image is read."""
     from stages.prepare.sources import quick_look
@@ -79,18 +111,14 @@ def source_problems(raw: dict) -> list[str]:
     methods = _mapping(_mapping(raw, "train"), "methods")
     sizes = {m: _mapping(methods, m).get("batch_size") for m in _names(raw, "method")}
     classify = "classification" in (_mapping(raw, "sweep").get("task") or [])
-    entries = [
-        (f"{section}.{name}", name, entry)
-        for section in ("prepare", "folders")
-        for name, entry in _mapping(raw, section).items()
-    ]
+    entries = [(f"{section}.{name}", name, entry) for section in DATA for name, entry in _mapping(raw, section).items()]
     for where, name, entry in entries:
         try:
             n, labelled = quick_look(TypeAdapter(Source).validate_python(entry))
         except ValidationError:
             continue  # reported with the rest of the schema
         except UserError as error:
-            problems.append(f"{where}: {error}")
+            problems += [f"{where}: {problem}" for problem in error.problems or [error]]
             continue
         if name in _names(raw, "dataset"):
             problems += [
@@ -99,7 +127,7 @@ def source_problems(raw: dict) -> list[str]:
                 if isinstance(size, int) and size > n
             ]
             if classify and not labelled:
-                problems.append(f"{where}: classification needs a `label` column in its metadata")
+                problems.append(f"{where}: classification needs labels: a `label` column in the metadata of a folder")
     return problems
 
 
@@ -110,6 +138,13 @@ def _mapping(raw: dict, key: str) -> dict:
 def _names(raw: dict, axis: str) -> list[str]:
     values = _mapping(raw, "sweep").get(axis)
     return [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
+
+
+def _overlap(one: object, other: object) -> bool:
+    """Whether two origins have records in common: they are the same, or one folder is in the other."""
+    if isinstance(one, Path) and isinstance(other, Path):
+        return one.is_relative_to(other) or other.is_relative_to(one)
+    return one == other
 
 
 def _origin(entry: object) -> object:

@@ -3,9 +3,10 @@
 import copy
 import itertools
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from stages.errors import UserError
 from stages.keys import LOSSES, METHODS, PARTS, SAMPLERS, TASKS, Cell, canonical_epsilon
@@ -98,6 +99,14 @@ class FontDigits(Section):
     seed: Seed
 
 
+class Scenes(Section):
+    source: Literal["scenes"]
+    style: Literal["public", "private"]  # two worlds of the same things
+    train: PositiveInt
+    test: PositiveInt
+    seed: Seed
+
+
 class Folder(Part):
     path: str
     classes: Axis[str] | None = None  # in the order of integer labels; by default the labels of the public test split
@@ -107,14 +116,37 @@ class Folder(Part):
     public: bool = False  # whether a model may be pretrained on it without privacy
 
 
-BuiltIn = Mnist5k | Benchmark | FontDigits | OpticalDigits
-Source = BuiltIn | Folder
+def _stays_inside(value: str) -> str:
+    if PurePath(value).is_absolute() or ".." in PurePath(value).parts:
+        raise ValueError(f"{value!r} must be relative to `path` and stay in it: that folder is what DVC watches")
+    return value
+
+
+class CocoSplit(Section):
+    annotations: Annotated[str, Field(min_length=1), AfterValidator(_stays_inside)]  # the JSON file
+    images: Annotated[str, Field(min_length=1), AfterValidator(_stays_inside)]  # the folder of its file names
+    units: PositiveInt | None = None  # a random subset of so many images; n, q and delta follow it
+
+
+class Coco(Section):
+    """Captioned photos described by COCO's JSON, as VizWiz publishes it."""
+
+    path: str
+    train: CocoSplit
+    test: CocoSplit
+    seed: Seed = 0  # chooses the units
+    licence: str = "not stated"
+    public: bool = False  # whether a model may be pretrained on it without privacy
+
+
+BuiltIn = Mnist5k | Benchmark | FontDigits | OpticalDigits | Scenes
+Source = BuiltIn | Folder | Coco
 
 
 class Pretrain(Section):
     """A model that learns from public data alone."""
 
-    architecture: str  # an open_clip name, or a folder with open_clip_config.json
+    architecture: str  # an open_clip name, or a folder with its config (open_clip's, or that of a BLIP)
     data: Name
     steps: PositiveInt
     batch_size: PositiveInt
@@ -136,6 +168,24 @@ class Weights(Section):
     architecture: str  # an open_clip name
     pretrained: str  # one of its tags, as openai
     file: str | None = None  # a local file with them; without one they are downloaded
+
+
+class BlipWeights(Section):
+    """Published weights of a BLIP, each by its name on the hub or a local folder."""
+
+    architecture: Literal["blip"]
+    captioner: str  # its vision tower and caption decoder, as Salesforce/blip-image-captioning-base
+    contrastive: str  # its contrastive and matching heads, as Salesforce/blip-itm-base-coco
+
+
+def _library(value: Any) -> str:
+    architecture = value.get("architecture") if isinstance(value, dict) else getattr(value, "architecture", None)
+    return "blip" if architecture == "blip" else "open_clip"
+
+
+Published = Annotated[
+    Annotated[Weights, Tag("open_clip")] | Annotated[BlipWeights, Tag("blip")], Discriminator(_library)
+]
 
 
 def _delta(value: Any) -> Any:
@@ -222,6 +272,9 @@ class Publish(Section):
 
 class Evaluate(Section):
     batch_size: PositiveInt
+    beams: PositiveInt  # of the search for a caption
+    caption_tokens: PositiveInt  # at most
+    spice_jars: str | None  # a folder with Stanford CoreNLP's files, without which SPICE is not run
 
 
 class Compute(Section):
@@ -235,9 +288,10 @@ class Params(Section):
     sweep: Sweep
     prepare: dict[Name, Annotated[BuiltIn, Field(discriminator="source")]]
     folders: dict[Name, Folder]
+    coco: dict[Name, Coco]
     pretrain: dict[Name, Pretrain]
     align: dict[Name, Align]
-    weights: dict[Name, Weights]
+    weights: dict[Name, Published]
     privacy: Privacy
     train: Train
     evaluate: Evaluate
@@ -247,10 +301,10 @@ class Params(Section):
 
     @property
     def datasets(self) -> dict[str, Source]:
-        return {**self.prepare, **self.folders}
+        return {**self.prepare, **self.folders, **self.coco}
 
     @property
-    def models(self) -> dict[str, Pretrain | Align | Weights]:
+    def models(self) -> dict[str, Pretrain | Align | Weights | BlipWeights]:
         return {**self.pretrain, **self.align, **self.weights}
 
     def cells(self) -> Iterator[Cell]:

@@ -1,5 +1,6 @@
 """How long a private step takes on this machine, from a few of them on random images."""
 
+import dataclasses
 import functools
 import json
 import time
@@ -7,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 from stages import params
 from stages.keys import ON_FROZEN_TOWERS, initial_model_dir
-from stages.models import clip as clips
-from stages.models import towers
+from stages.models import saved, towers
 from stages.models.batches import Batch
+from stages.models.encoder import Encoder, device_of
 from stages.models.heads import Heads, trunks
 from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
@@ -57,24 +59,23 @@ def _seconds(name: str, config, method_name: str, train_json: str, compute_json:
     return max(long, long + (wanted - many) * (long - short) / (many - few))
 
 
-def _model(name: str, config) -> clips.Clip:
+def _model(name: str, config) -> Encoder:
     """The model as it was made; before that, one of its architecture: weights make no difference to the time."""
-    if (initial_model_dir(name) / clips.WEIGHTS).is_file():
-        return clips.load(initial_model_dir(name))
+    if saved.exists(initial_model_dir(name)):
+        return saved.load(initial_model_dir(name))
     if isinstance(config, params.Align):
         return towers.create(Path(config.architecture))
-    return clips.create(config.architecture)
+    return saved.create(config.architecture, LABELS.captions(0))
 
 
-def _step(clip: clips.Clip, method_name: str, train: params.Train, compute: params.Compute):
-    method, device = train.methods[method_name], clips.device_of(compute.device)
-    model = clip.model.to(device).eval()
-    size = model.visual.image_size
-    shape, tokenize = (3, *(size if isinstance(size, tuple) else (size, size))), clip.tokenize
+def _step(encoder: Encoder, method_name: str, train: params.Train, compute: params.Compute):
+    method, device = train.methods[method_name], device_of(compute.device)
+    model = encoder.model.to(device).eval()
+    shape, tokenize = encoder.preprocess(Image.new("RGB", (8, 8))).shape, encoder.tokenize
     if method.trainable in ON_FROZEN_TOWERS:
         with torch.no_grad(), trunks(model):
             image = model.encode_image(torch.zeros(1, *shape, device=device))
-            text = model.encode_text(clip.tokenize(["a photo of a cat."]).to(device))
+            text = model.encode_text(encoder.tokenize(["a photo of a cat."]).to(device))
         model, shape, tokenize = (
             Heads(model).to(device),
             image.shape[1:],
@@ -82,7 +83,7 @@ def _step(clip: clips.Clip, method_name: str, train: params.Train, compute: para
         )
     special = speed_up(model, compute)
     parameters = trainable_parameters(model, method.trainable, method.lora_rank)
-    headed = clips.Clip(model, clip.preprocess, tokenize, clip.config, clip.files)
+    headed = dataclasses.replace(encoder, model=model, tokenize=tokenize)
     objective = objective_of(method.loss, headed, parameters, LABELS, train.precision == "bf16", special)
     optimizer = torch.optim.AdamW(parameters.values(), lr=0.0)
     mechanism, key = mechanism_of(method_name, method, sigma=1.0), Key.from_os()

@@ -6,17 +6,23 @@ from stages.prepare.format import Dataset
 
 def quick_look(source: Source) -> tuple[int, bool]:
     """n and whether there are class labels, without reading an image; a UserError if the source is not there."""
-    match getattr(source, "source", "folder"):
+    match _kind(source):
         case "mnist5k":
             from stages.prepare import mnist5k
 
             return mnist5k.TRAIN_UNITS, True
         case "font-digits" | "optical-digits":
             return source.train, True
+        case "scenes":
+            return source.train, False
         case "folder":
             from stages.prepare import folder
 
             return folder.quick_look(source)
+        case "coco":
+            from stages.prepare import coco
+
+            return coco.quick_look(source)
         case _:
             from stages.prepare import benchmarks
 
@@ -24,7 +30,7 @@ def quick_look(source: Source) -> tuple[int, bool]:
 
 
 def load(source: Source) -> Dataset:
-    match getattr(source, "source", "folder"):
+    match _kind(source):
         case "mnist5k":
             from stages.prepare import mnist5k
 
@@ -33,6 +39,10 @@ def load(source: Source) -> Dataset:
             from stages.prepare import optical_digits
 
             return optical_digits.load(source.train, source.seed)
+        case "scenes":
+            from stages.prepare import scenes
+
+            return scenes.load(source.style, source.train, source.test, source.seed)
         case "font-digits":
             from stages.prepare import font_digits
 
@@ -41,7 +51,16 @@ def load(source: Source) -> Dataset:
             from stages.prepare import folder
 
             return folder.load(source)
+        case "coco":
+            from stages.prepare import coco
+
+            return coco.load(source)
         case _:
             from stages.prepare import benchmarks
 
             return benchmarks.load(source)
+
+
+def _kind(source: Source) -> str:
+    """What a built-in source calls itself; `folder` or `coco` for one's own data."""
+    return getattr(source, "source", type(source).__name__.lower())

@@ -7,20 +7,15 @@ fitted to public data, one of `weights` is published as it is.
 import argparse
 from pathlib import Path
 
-import numpy as np
-import torch
-from tqdm import trange
-
 from stages import params
 from stages.atomic import new_folder
 from stages.errors import UserError, run
 from stages.keys import data_dir, initial_model_dir
 from stages.models import clip as clips
-from stages.models.batches import BatchReader, decoded
-from stages.models.objectives import Contrastive
-from stages.models.parts import trainable_parameters
-from stages.prepare.format import PreparedSplit
+from stages.models import saved
+from stages.models.encoder import device_of
 from stages.pretrain.alignment import aligned
+from stages.pretrain.learning import pretrained
 
 
 def main() -> None:
@@ -32,43 +27,22 @@ def main() -> None:
     p = params.load()
     match p.models.get(name):
         case params.Pretrain() as config:
-            clip = pretrained(config, p.compute.device)
+            encoder = pretrained(config, p.compute.device)
         case params.Align() as config:
-            data, device = data_dir(config.data), clips.device_of(p.compute.device)
-            clip = aligned(Path(config.architecture), data, config.ridge, p.compute.records_at_once, device)
+            data, device = data_dir(config.data), device_of(p.compute.device)
+            encoder = aligned(Path(config.architecture), data, config.ridge, p.compute.records_at_once, device)
         case params.Weights() as config:
-            clip = clips.pretrained(config.architecture, config.pretrained, config.file and Path(config.file))
+            encoder = clips.pretrained(config.architecture, config.pretrained, config.file and Path(config.file))
+        case params.BlipWeights() as config:
+            from stages.models import blip  # transformers takes its time
+
+            encoder = blip.pretrained(config.captioner, config.contrastive)
         case _:
             raise UserError(
                 f"model {name!r} is in none of pretrain, align and weights of params.yaml; known: {', '.join(p.models)}"
             )
     with new_folder(initial_model_dir(name)) as folder:
-        clips.save(clip, folder)
-
-
-def pretrained(config: params.Pretrain, device_name: str) -> clips.Clip:
-    torch.manual_seed(config.seed)
-    rng = np.random.default_rng(config.seed)
-    data = PreparedSplit(data_dir(config.data), "train")
-    clip = clips.create(config.architecture)
-    reader = BatchReader(data, decoded(data, clip))
-    device = clips.device_of(device_name)
-    model = clip.model.to(device).train()
-    parameters = trainable_parameters(model, "all")
-    objective = Contrastive(clip, parameters)
-    present = torch.ones(config.batch_size, dtype=torch.bool, device=device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.lr, total_steps=config.steps, cycle_momentum=False)
-
-    for _ in trange(config.steps, desc=f"pretrain on {config.data}", unit=" steps", disable=None):
-        batch = reader.batch(rng.integers(data.units, size=config.batch_size), rng)
-        features = objective.features(parameters, objective.records(batch), merge=True)
-        loss = objective.loss(parameters, features, present)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    return clip
+        saved.save(encoder, folder)
 
 
 if __name__ == "__main__":

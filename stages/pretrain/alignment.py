@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from stages.errors import UserError
 from stages.models import features, towers
-from stages.models.clip import Clip
+from stages.models.encoder import Encoder
 from stages.models.heads import projections
 from stages.prepare.format import Manifest, PreparedSplit
 
@@ -28,7 +28,7 @@ CLASSIFIER_RIDGE = 0.1
 
 
 @torch.no_grad()
-def aligned(architecture: Path, data: Path, ridge: float, at_once: int, device: torch.device) -> Clip:
+def aligned(architecture: Path, data: Path, ridge: float, at_once: int, device: torch.device) -> Encoder:
     labels = Manifest.read(data).labels
     if labels is None:
         raise UserError(f"{data} has no class labels; projections are aligned on labelled public data")

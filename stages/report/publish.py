@@ -41,9 +41,10 @@ from stages.report.table import Outcome, read_outcome
 
 STORE = "sqlite:///mlflow.db"
 STATEMENT = "privacy-statement.md"
-SIGNATURE = ModelSignature(
-    Schema([ColSpec("string", "image")]), Schema([ColSpec("string", "label"), ColSpec("double", "similarity")])
-)
+ANSWERS = {
+    "classification": [ColSpec("string", "label"), ColSpec("double", "similarity")],
+    "captioning": [ColSpec("string", "caption")],
+}
 REQUIREMENTS = (
     "torch",
     "torchvision",
@@ -158,22 +159,21 @@ class Publisher:
                 self.client.log_batch(mlflow.active_run().info.run_id, metrics=points[i : i + 1000])
 
     def _log_model(self) -> str:
-        from stages.models import clip as clips
+        from stages.models import saved
 
-        labels = Manifest.read(data_dir(self.cell.dataset)).labels
         with tempfile.TemporaryDirectory() as folder:
-            labels_json = Path(folder) / "labels.json"
-            write_json(labels_json, labels.model_dump())
+            facts = Path(folder) / "facts.json"
+            write_json(facts, self._facts())
             privacy = Path(folder) / STATEMENT
             privacy.write_text(statement(self.outcome.training), encoding="utf-8")
             model = Path(folder) / "model"
-            clips.save(clips.load(initial_model_dir(self.cell.model), self.cell.model_dir), model)
+            saved.save(saved.load(initial_model_dir(self.cell.model), self.cell.model_dir), model)
             info = mlflow.pyfunc.log_model(
                 name=f"model-{alias(self.cell)}",
                 python_model=str(Path(__file__).with_name("served.py")),
-                artifacts={"model": str(model), "labels": str(labels_json), "privacy": str(privacy)},
+                artifacts={"model": str(model), "facts": str(facts), "privacy": str(privacy)},
                 code_paths=["stages"],
-                signature=SIGNATURE,
+                signature=ModelSignature(Schema([ColSpec("string", "image")]), Schema(ANSWERS[self.cell.task])),
                 pip_requirements=_pinned(REQUIREMENTS),
                 metadata={"cell": str(self.cell), "guarantee": self.tag},
             )
@@ -183,6 +183,12 @@ class Publisher:
         return self.client.create_model_version(
             self.registered, info.model_uri, run_id=info.run_id, model_id=info.model_id, tags=tags
         ).version
+
+    def _facts(self) -> dict:
+        """What the served model must know of its task."""
+        if self.cell.task == "captioning":
+            return {"task": self.cell.task} | params.load().evaluate.model_dump(include={"beams", "caption_tokens"})
+        return {"task": self.cell.task, "labels": Manifest.read(data_dir(self.cell.dataset)).labels.model_dump()}
 
     def _params(self) -> dict:
         """Epsilons are numbers, so that the page sorts and plots them; where there is no bound there is none."""

@@ -1,4 +1,4 @@
-"""The published model, as MLflow loads it: a table of images in, a label and its similarity out.
+"""The published model, as MLflow loads it: a table of images in, a label or a caption for each out.
 
     model = mlflow.pyfunc.load_model("models:/dp-clip.classification.mnist5k.tiny-clip.batch@eps-1")
     model.predict(pandas.DataFrame({"image": ["seven.png"]}))
@@ -9,33 +9,52 @@ An image is the path of a file or the file's bytes in base64.
 import base64
 import binascii
 import io
+import json
 from pathlib import Path
 
 import mlflow.pyfunc
 import pandas as pd
 
 
-class Classifier(mlflow.pyfunc.PythonModel):
+class Served(mlflow.pyfunc.PythonModel):
     def load_context(self, context) -> None:
-        import torch
+        from stages.models import saved
 
-        from stages.models import clip
-        from stages.models.prompts import class_features
-        from stages.prepare.format import read_labels
-
-        self.clip = clip.load(Path(context.artifacts["model"]))
-        self.clip.model.eval()
-        self.labels = read_labels(Path(context.artifacts["labels"]))
-        self.classes = class_features(self.clip, self.labels, torch.device("cpu"))
+        facts = json.loads(Path(context.artifacts["facts"]).read_text(encoding="utf-8"))
+        self.encoder = saved.load(Path(context.artifacts["model"]))
+        self.encoder.model.eval()
+        self.answer = {"classification": classifier, "captioning": captioner}[facts["task"]](self.encoder, facts)
 
     def predict(self, context, model_input: pd.DataFrame, params=None) -> pd.DataFrame:
         import torch
 
-        images = torch.stack([self.clip.preprocess(_image(value)) for value in model_input["image"]])
         with torch.no_grad():
-            similarity = self.clip.model.encode_image(images, normalize=True) @ self.classes.T
-        score, label = similarity.max(dim=1)
-        return pd.DataFrame({"label": [self.labels.classes[i] for i in label], "similarity": score.tolist()})
+            return self.answer(torch.stack([self.encoder.preprocess(_image(value)) for value in model_input["image"]]))
+
+
+def classifier(encoder, facts: dict):
+    import torch
+
+    from stages.models.prompts import class_features
+    from stages.prepare.format import Labels
+
+    labels = Labels.model_validate(facts["labels"])
+    classes = class_features(encoder, labels, torch.device("cpu"))
+
+    def answer(images) -> pd.DataFrame:
+        score, label = (encoder.model.encode_image(images, normalize=True) @ classes.T).max(dim=1)
+        return pd.DataFrame({"label": [labels.classes[i] for i in label], "similarity": score.tolist()})
+
+    return answer
+
+
+def captioner(encoder, facts: dict):
+    from stages.models import blip
+
+    def answer(images) -> pd.DataFrame:
+        return pd.DataFrame({"caption": blip.captions(encoder, images, facts["beams"], facts["caption_tokens"])})
+
+    return answer
 
 
 def _image(value: str):
@@ -53,4 +72,4 @@ def _decoded(value: str) -> io.BytesIO:
     return io.BytesIO(base64.b64decode(value, validate=True))
 
 
-mlflow.models.set_model(Classifier())
+mlflow.models.set_model(Served())

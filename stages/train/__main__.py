@@ -12,8 +12,9 @@ from stages import params
 from stages.atomic import new_folder, write_json
 from stages.errors import UserError, run
 from stages.keys import ON_FROZEN_TOWERS, WITH_ADAPTERS, Cell, data_dir, features_dir, initial_model_dir
-from stages.models import clip as clips
+from stages.models import saved
 from stages.models.batches import BatchReader, decoded
+from stages.models.encoder import Encoder, device_of
 from stages.models.features import Features
 from stages.models.heads import Heads
 from stages.models.objectives import OBJECTIVES, objective_of
@@ -34,37 +35,37 @@ def main() -> None:
     parser.add_argument("--cell", required=True, help="task/dataset/model/method/eps-E/seed-S")
     cell, p = Cell.parse(parser.parse_args().cell), params.load()
     facts = PrivacyFacts.read(cell.privacy_json)
-    clip, initial = clips.load(initial_model_dir(cell.model)), clips.sha256(initial_model_dir(cell.model))
+    encoder, initial = saved.load(initial_model_dir(cell.model)), saved.sha256(initial_model_dir(cell.model))
 
     training = TrainingFacts(
         cell=str(cell), privacy=facts, train=None, trained_parameters=0, initial_model=initial, key="none"
     )
     if cell.epsilon != "0":
-        training = fine_tune(clip, cell, p, facts, initial)
+        training = fine_tune(encoder, cell, p, facts, initial)
     with new_folder(cell.model_dir) as folder:
-        clips.save_changes(clip, initial_model_dir(cell.model), folder)
+        saved.save_changes(encoder, initial_model_dir(cell.model), folder)
     write_json(cell.training_json, training.model_dump())
 
 
-def fine_tune(clip: clips.Clip, cell: Cell, p: params.Params, facts: PrivacyFacts, initial: str) -> TrainingFacts:
+def fine_tune(encoder: Encoder, cell: Cell, p: params.Params, facts: PrivacyFacts, initial: str) -> TrainingFacts:
     """Train in place; returns the public facts of the training."""
     t, data = p.train.on(cell.dataset), PreparedSplit(data_dir(cell.dataset), "train")
     method = t.methods[cell.method]
     plan = plan_of(cell, p, facts, data.units)
     key = choose_key(cell, p.privacy)
 
-    manifest, images = Manifest.read(data_dir(cell.dataset)), decoded(data, clip)
+    manifest, images = Manifest.read(data_dir(cell.dataset)), decoded(data, encoder)
     if method.trainable in ON_FROZEN_TOWERS:
         features = Features(features_dir(cell.dataset, cell.model))
         features.require(manifest.data_hash, initial)
-        clip, images = features.headed(clip), features.images("train")
-    model = clip.model.to(clips.device_of(p.compute.device))
+        encoder, images = features.headed(encoder), features.images("train")
+    model = encoder.model.to(device_of(p.compute.device))
     special = speed_up(model, p.compute)
     parameters = trainable_parameters(model, method.trainable, method.lora_rank, cell.seed)
     optimizer = torch.optim.AdamW(
         parameters.values(), lr=method.lr, betas=t.betas, eps=t.eps, weight_decay=t.weight_decay
     )
-    objective = objective_of(method.loss, clip, parameters, manifest.labels, t.precision == "bf16", special)
+    objective = objective_of(method.loss, encoder, parameters, manifest.labels, t.precision == "bf16", special)
     reader = BatchReader(data, images)
     figures = defaultdict(list) if p.privacy.unsafe_diagnostics and cell.is_private else None
     write_ahead(cell, p, plan, manifest, key)  # last: what can fail before the first step has not failed

@@ -19,7 +19,7 @@ from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
 from stages.privacy.sampling import Sampling
 
-MAX_LOGIT_SCALE = math.log(100)  # as in CLIP; a public constant applied after the noise
+LOGIT_SCALE_RANGE = (-math.inf, math.log(100))  # as in CLIP; public constants applied after the noise
 
 
 def train(
@@ -54,7 +54,7 @@ def train(
             parameter.grad = g.to(parameter.dtype)
         optimizer.step()  # line 7
         if "logit_scale" in parameters:
-            parameters["logit_scale"].data.clamp_(max=MAX_LOGIT_SCALE)
+            parameters["logit_scale"].data.clamp_(*getattr(model, "logit_scale_range", LOGIT_SCALE_RANGE))
     _assert_unchanged(model, fixed)
 
 

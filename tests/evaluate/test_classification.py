@@ -7,6 +7,7 @@ from stages.evaluate import classification
 from stages.evaluate.results import Metrics, wilson_interval
 from stages.models import clip as clips
 from stages.models.batches import decoded
+from stages.models.encoder import Encoder
 from stages.prepare.format import Dataset, Labels, PreparedSplit, Row, png, write
 
 LABELS = Labels(classes=("dark", "light"), templates=("a {} picture", "something {}"))
@@ -14,7 +15,7 @@ N = 7
 
 
 @pytest.fixture(scope="module")
-def clip() -> clips.Clip:
+def clip() -> Encoder:
     torch.manual_seed(0)
     return clips.create("stages/models/configs/tiny-clip")
 

@@ -8,6 +8,8 @@ from PIL import Image
 
 from stages.errors import UserError
 from stages.models import clip as clips
+from stages.models import saved
+from stages.models.encoder import Encoder, device_of
 from stages.models.parts import trainable_parameters
 
 TINY = "stages/models/configs/tiny-clip"
@@ -15,7 +17,7 @@ TEXTS = ["a cat", "a dog", "a cat", "ein Hündchen"]
 
 
 @pytest.fixture(scope="module")
-def tiny() -> clips.Clip:
+def tiny() -> Encoder:
     torch.manual_seed(0)
     return clips.create(TINY)
 
@@ -40,18 +42,18 @@ def test_the_tokenizer_takes_any_text_and_cuts_a_long_one(tiny):
 
 
 def test_saved_weights_preprocessing_and_tokenizer_come_back(tiny, images, tmp_path):
-    clips.save(tiny, tmp_path / "m")
-    again = clips.load(tmp_path / "m")
+    saved.save(tiny, tmp_path / "m")
+    again = saved.load(tmp_path / "m")
     picture = Image.effect_noise((40, 30), 90).convert("RGB")
     with torch.no_grad():
         assert torch.equal(again.model.encode_image(images), tiny.model.encode_image(images))
         assert torch.equal(again.model.encode_text(tiny.tokenize(TEXTS)), tiny.model.encode_text(again.tokenize(TEXTS)))
     assert torch.equal(again.preprocess(picture), tiny.preprocess(picture))
-    assert json.loads((tmp_path / "m" / clips.CONFIG).read_text()) == tiny.config
+    assert json.loads((tmp_path / "m" / clips.LAYOUT.config).read_text()) == tiny.config
 
 
 def test_open_clip_alone_loads_a_saved_model(tiny, images, tmp_path):
-    clips.save(tiny, tmp_path / "m")
+    saved.save(tiny, tmp_path / "m")
     model, _ = open_clip.create_model_from_pretrained(f"local-dir:{tmp_path / 'm'}")
     with torch.no_grad():
         assert torch.equal(model.encode_image(images), tiny.model.encode_image(images))
@@ -59,8 +61,8 @@ def test_open_clip_alone_loads_a_saved_model(tiny, images, tmp_path):
 
 def test_an_architecture_of_open_clip_by_name_can_be_saved_and_loaded(tmp_path):
     clip = clips.create("ViT-S-32-alt")
-    clips.save(clip, tmp_path / "m")
-    again = clips.load(tmp_path / "m")
+    saved.save(clip, tmp_path / "m")
+    again = saved.load(tmp_path / "m")
     assert again.tokenize(["a dog"]).tolist() == clip.tokenize(["a dog"]).tolist()
     assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), clip.model.parameters(), strict=True))
 
@@ -72,7 +74,7 @@ def test_an_unknown_architecture_is_refused():
 
 def test_a_folder_without_weights_is_refused(tmp_path):
     with pytest.raises(UserError, match="dvc repro"):
-        clips.load(Path(TINY))
+        saved.load(Path(TINY))
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,6 @@ def test_what_is_trained_is_a_parameter(tiny, part, trained, frozen):
 
 def test_asking_for_a_missing_gpu_is_one_clear_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert clips.device_of("auto").type == "cpu"
+    assert device_of("auto").type == "cpu"
     with pytest.raises(UserError, match="no CUDA device"):
-        clips.device_of("cuda")
+        device_of("cuda")

@@ -12,6 +12,7 @@ from stages.errors import UserError
 from stages.models import clip as clips
 from stages.models import features, towers
 from stages.models.batches import BatchReader, decoded
+from stages.models.encoder import Encoder
 from stages.models.heads import Heads, projections, trunks
 from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
@@ -27,7 +28,7 @@ N, CPU = 40, torch.device("cpu")
 TEXTS = list(LABELS.captions(0))
 
 
-def tiny() -> clips.Clip:
+def tiny() -> Encoder:
     torch.manual_seed(0)
     return clips.create("stages/models/configs/tiny-clip")
 

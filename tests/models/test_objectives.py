@@ -10,6 +10,7 @@ from stages import keys
 from stages.errors import UserError
 from stages.models import clip as clips
 from stages.models.batches import Batch
+from stages.models.encoder import Encoder
 from stages.models.objectives import OBJECTIVES, Contrastive, PromptSoftmax, objective_of
 from stages.models.parts import trainable_parameters
 from stages.prepare.format import Labels
@@ -23,7 +24,7 @@ C = 0.05
 
 
 @pytest.fixture
-def tiny() -> clips.Clip:
+def tiny() -> Encoder:
     torch.manual_seed(0)
     return clips.create("stages/models/configs/tiny-clip")
 

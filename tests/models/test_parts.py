@@ -6,6 +6,7 @@ import torch
 
 from stages.models import clip as clips
 from stages.models.batches import Batch
+from stages.models.encoder import Encoder
 from stages.models.objectives import objective_of
 from stages.models.parts import merge_adapters, trainable_parameters
 from stages.params import Compute
@@ -17,7 +18,7 @@ LABELS = Labels(classes=("cat", "dog"), templates=("a {}.",))
 C = 0.1
 
 
-def tiny() -> clips.Clip:
+def tiny() -> Encoder:
     torch.manual_seed(0)
     clip = clips.create("stages/models/configs/tiny-clip")
     clip.model.eval()

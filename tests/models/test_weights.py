@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from stages.errors import UserError
 from stages.models import clip as clips
-from stages.models import torchscript, towers
+from stages.models import saved, torchscript, towers
 from stages.models.heads import trunks
 
 pytestmark = pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # the archive is only read, never run
@@ -69,8 +69,8 @@ def test_openais_original_layout_loads_with_its_preprocessing_and_activation(arc
     )  # they were stored in half precision
     assert next(clip.model.parameters()).dtype == torch.float32
     assert open_clip.get_model_preprocess_cfg(clip.model)["mean"] == MEAN
-    clips.save(clip, tmp_path / "m")
-    again = clips.load(tmp_path / "m")
+    saved.save(clip, tmp_path / "m")
+    again = saved.load(tmp_path / "m")
     assert torch.equal(features(again.model.eval()), features(clip.model))
     assert again.config["model_cfg"]["quick_gelu"] is True and again.config["preprocess_cfg"]["mean"] == list(MEAN)
 
@@ -139,16 +139,16 @@ def _no_network(*_, **__):
 
 def test_only_what_changed_is_kept_and_comes_back(original, archive, tmp_path):
     clip = clips.pretrained(NAME, "openai", archive)
-    clips.save(clip, tmp_path / "base")
+    saved.save(clip, tmp_path / "base")
     with torch.no_grad():
         clip.model.visual.proj.add_(1.0)
     (tmp_path / "run").mkdir()
-    clips.save_changes(clip, tmp_path / "base", tmp_path / "run")
-    assert clips.changed(tmp_path / "run") == ["visual.proj"]
-    again = clips.load(tmp_path / "base", tmp_path / "run")
+    saved.save_changes(clip, tmp_path / "base", tmp_path / "run")
+    assert saved.changed(tmp_path / "run") == ["visual.proj"]
+    again = saved.load(tmp_path / "base", tmp_path / "run")
     assert torch.equal(features(again.model.eval()), features(clip.model.eval()))
     with pytest.raises(UserError, match="dvc repro"):
-        clips.load(tmp_path / "base", tmp_path)
+        saved.load(tmp_path / "base", tmp_path)
 
 
 def test_towers_from_packages_know_what_they_learned():

@@ -6,7 +6,8 @@ import pytest
 import torch
 from PIL import Image
 
-from stages.models import clip as clips
+from stages.models import saved
+from stages.models.encoder import Encoder
 from stages.params import FontDigits
 from stages.prepare import sources
 from stages.prepare.format import PreparedSplit, write
@@ -23,17 +24,17 @@ def data(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def clip(data, tmp_path_factory) -> clips.Clip:
+def clip(data, tmp_path_factory) -> Encoder:
     """Saved and loaded again, as training finds it."""
     folder = tmp_path_factory.mktemp("model")
-    clips.save(aligned(Path("stages/models/configs/lite-minilm"), data, 0.1, 16, CPU), folder)
-    clip = clips.load(folder)
+    saved.save(aligned(Path("stages/models/configs/lite-minilm"), data, 0.1, 16, CPU), folder)
+    clip = saved.load(folder)
     clip.model.eval()
     return clip
 
 
 @torch.no_grad()
-def best(clip: clips.Clip, image: Image.Image, texts: list[str]) -> str:
+def best(clip: Encoder, image: Image.Image, texts: list[str]) -> str:
     image = clip.model.encode_image(clip.preprocess(image)[None], normalize=True)
     return texts[int((image @ clip.model.encode_text(clip.tokenize(texts), normalize=True).T).argmax())]
 

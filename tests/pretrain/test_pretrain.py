@@ -6,7 +6,7 @@ import torch
 from ruamel.yaml import YAML
 
 from stages.evaluate import classification
-from stages.models import clip as clips
+from stages.models import saved
 from stages.models.batches import decoded
 from stages.prepare.format import Manifest, PreparedSplit
 from tests.conftest import ROOT
@@ -22,7 +22,7 @@ def test_a_model_that_has_seen_only_fonts_reads_handwriting(project):
     assert time.monotonic() - started < 240  # 120 s alone on two cores; here it has one thread and company
 
     data = project.folder / "data/mnist5k"
-    clip = clips.load(project.folder / "models/tiny-clip")
+    clip = saved.load(project.folder / "models/tiny-clip")
     test = PreparedSplit(data, "test")
     labels, cpu = Manifest.read(data).labels, torch.device("cpu")
     result = classification.evaluate(clip, test, decoded(test, clip), labels, 256, cpu)

@@ -65,7 +65,7 @@ def test_private_per_step_figures_are_not_published(finished):
     for run in children(finished).values():
         assert set(run.data.metrics) == {"accuracy", "accuracy_low", "accuracy_high", "n_test"}
         artifacts = {a.path for a in client(finished).list_artifacts(run.info.run_id)}
-        assert artifacts == {"confusion.png", "details.json", "metrics.json", "privacy-statement.md", "training.json"}
+        assert artifacts == {"picture.png", "details.json", "metrics.json", "privacy-statement.md", "training.json"}
 
 
 def test_no_plain_hash_of_the_private_data_is_published(finished):

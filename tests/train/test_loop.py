@@ -8,6 +8,7 @@ import torch
 
 from stages.models import clip as clips
 from stages.models.batches import BatchReader, decoded
+from stages.models.encoder import Encoder
 from stages.models.objectives import OBJECTIVES, Contrastive
 from stages.models.parts import trainable_parameters
 from stages.prepare.format import Dataset, Labels, PreparedSplit, Row, png, write
@@ -31,7 +32,7 @@ def data(tmp_path_factory) -> PreparedSplit:
     return PreparedSplit(folder, "train")
 
 
-def tiny() -> clips.Clip:
+def tiny() -> Encoder:
     torch.manual_seed(0)
     return clips.create("stages/models/configs/tiny-clip")
 

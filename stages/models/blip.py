@@ -1,0 +1,225 @@
+"""BLIP of transformers: one vision tower, and on it the contrastive heads, the matching head and the caption decoder.
+
+    vision_model, vision_proj   |  moved by private training (the contrastive loss of images and texts),
+    text_encoder, text_proj     |  as far as `trainable` says (parts.py)
+    itm_head, cross-attention of text_encoder    of the matching loss: only public pretraining moves them
+    text_decoder                writes captions from what vision_model sees: only public pretraining moves it
+
+So what reaches a caption of private training is the vision tower, and nothing else.
+
+Names of tensors are those of transformers: a saved folder loads with BlipForImageTextRetrieval.from_pretrained and
+BlipForConditionalGeneration.from_pretrained alike.
+"""
+
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from open_clip.transform import PreprocessCfg, image_transform_v2
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from transformers import BlipConfig, BlipTextModel, BlipVisionModel, PreTrainedTokenizerFast
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.models.blip.modeling_blip_text import BlipTextLMHeadModel
+
+from stages.errors import UserError
+from stages.models import vocabulary
+from stages.models.encoder import Encoder, Layout
+
+LAYOUT = Layout("config.json", "model.safetensors")
+PREPROCESSOR = "preprocessor_config.json"
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+TEXT_TOKENS = 35  # of a text in the contrastive loss, as in BLIP; the rest is cut off
+HIDDEN = -1e9  # a similarity that no softmax sees
+
+
+class Blip(torch.nn.Module):
+    logit_scale_range = (math.log(1 / 0.5), math.log(1 / 0.001))  # BLIP keeps its temperature from 0.001 to 0.5
+
+    def __init__(self, config: BlipConfig):
+        super().__init__()
+        self.config = config
+        self.vision_model = BlipVisionModel(config.vision_config)
+        self.text_encoder = BlipTextModel(config.text_config, add_pooling_layer=False)
+        self.text_decoder = BlipTextLMHeadModel(config.text_config)
+        self.vision_proj = torch.nn.Linear(config.vision_config.hidden_size, config.image_text_hidden_size)
+        self.text_proj = torch.nn.Linear(config.text_config.hidden_size, config.image_text_hidden_size)
+        self.itm_head = torch.nn.Linear(config.text_config.hidden_size, 2)
+        self.logit_scale = torch.nn.Parameter(torch.tensor(config.logit_scale_init_value))
+
+    def patches(self, images: torch.Tensor) -> torch.Tensor:
+        """(b, 1 + patches, d): what the contrastive head takes the first of, and the decoder all of."""
+        return self.vision_model(pixel_values=images).last_hidden_state
+
+    def encode_image(self, images: torch.Tensor, normalize: bool = False) -> torch.Tensor:
+        return self.of_patches(self.patches(images), normalize)
+
+    def of_patches(self, patches: torch.Tensor, normalize: bool = False) -> torch.Tensor:
+        return _normalised(self.vision_proj(patches[:, 0]), normalize)
+
+    def encode_text(self, tokens: torch.Tensor, normalize: bool = False) -> torch.Tensor:
+        hidden = self.text_encoder(input_ids=tokens, attention_mask=self.mask(tokens)).last_hidden_state
+        return _normalised(self.text_proj(hidden[:, 0]), normalize)
+
+    def forward(self, images: torch.Tensor, tokens: torch.Tensor | None):
+        text = None if tokens is None else self.encode_text(tokens, normalize=True)
+        return self.encode_image(images, normalize=True), text
+
+    @property
+    def encoder_token(self) -> int:
+        """[ENC], with which a text for the matching head begins: in BLIP's vocabulary the one after [DEC]."""
+        return self.config.text_config.bos_token_id + 1
+
+    def mask(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Of four dimensions: transformers would look into one of two, which vmap cannot."""
+        return torch.where(tokens != self.config.text_config.pad_token_id, 0.0, HIDDEN)[:, None, None, :]
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Of the vision tower, which has most of the tokens; transformers has none for the text encoder."""
+        tower = self.vision_model
+        tower.gradient_checkpointing_enable() if enable else tower.gradient_checkpointing_disable()
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> "Blip":
+        """transformers checkpoints a layer only if it is in training; layers inside it (dropout) stay as `mode`."""
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing:
+                module.training = True
+        return self
+
+
+@dataclass(frozen=True)
+class BlipEncoder(Encoder):
+    decode: Callable[[torch.Tensor], list[str]]  # from the decoder's tokens to captions
+
+
+@torch.no_grad()
+def captions(encoder: BlipEncoder, images: torch.Tensor, beams: int, most_tokens: int) -> list[str]:
+    """By beam search, with nothing drawn at random."""
+    model, text = encoder.model, encoder.model.config.text_config
+    patches = model.patches(images)
+    tokens = model.text_decoder.generate(
+        input_ids=torch.full((len(images), 1), text.bos_token_id, device=images.device),
+        encoder_hidden_states=patches,
+        encoder_attention_mask=torch.ones(patches.shape[:2], dtype=torch.long, device=images.device),
+        eos_token_id=text.sep_token_id,
+        pad_token_id=text.pad_token_id,
+        num_beams=beams,
+        max_new_tokens=most_tokens,
+        do_sample=False,
+    )
+    return encoder.decode(tokens)
+
+
+def pretrained(captioner: str, contrastive: str) -> BlipEncoder:
+    """Published weights, each by its name on the hub or a local folder: the vision tower and the decoder are those of
+    `captioner` (as Salesforce/blip-image-captioning-base), the contrastive and matching heads those of `contrastive`
+    (as Salesforce/blip-itm-base-coco).
+
+    The two were tuned apart from the same pretraining, so the heads do not start as aligned as they were.
+    """
+    from transformers import AutoTokenizer, BlipForConditionalGeneration, BlipForImageTextRetrieval, BlipImageProcessor
+
+    try:
+        writes = BlipForConditionalGeneration.from_pretrained(captioner)
+        compares = BlipForImageTextRetrieval.from_pretrained(contrastive)
+        tokenizer, images = AutoTokenizer.from_pretrained(captioner), BlipImageProcessor.from_pretrained(captioner)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0][:160]
+        raise UserError(
+            f"BLIP's weights {captioner!r} and {contrastive!r} could not be loaded ({reason}). Two ways: run once with "
+            "a network, or put each in a local folder (save_pretrained of transformers makes one) and name the folder"
+        ) from None
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        images.save_pretrained(folder)
+        files = {name: (Path(folder) / name).read_bytes() for name in (PREPROCESSOR, *TOKENIZER)}
+    config = json.loads(writes.config.to_json_string()) | {"image_text_hidden_size": compares.config.image_text_hidden_size}
+    state = {k: v for k, v in compares.state_dict().items() if not k.startswith("vision_model.")}
+    state |= {"logit_scale": torch.tensor(writes.config.logit_scale_init_value)} | writes.state_dict()
+    return assemble(config, files, state)
+
+
+def create(folder: Path, texts: Iterable[str]) -> BlipEncoder:
+    """Random weights. A folder without a tokenizer gets a vocabulary of its own, of these public texts."""
+    config, files = _read(folder)
+    if TOKENIZER[0] not in files:
+        text = config["text_config"]
+        files |= vocabulary.learn(texts, text["vocab_size"], TEXT_TOKENS)
+        text["vocab_size"] = Tokenizer.from_str(files[TOKENIZER[0]].decode()).get_vocab_size()
+    return assemble(config, files, None)
+
+
+def from_folder(folder: Path, weights: Path) -> BlipEncoder:
+    config, files = _read(folder)
+    if TOKENIZER[0] not in files:
+        raise UserError(f"no BLIP that can be used in {folder}: {TOKENIZER[0]} is missing; run: dvc repro")
+    return assemble(config, files, load_file(weights))
+
+
+def _read(folder: Path) -> tuple[dict, dict[str, bytes]]:
+    config = json.loads((folder / LAYOUT.config).read_text(encoding="utf-8"))
+    files = {n: (folder / n).read_bytes() for n in (PREPROCESSOR, *TOKENIZER) if (folder / n).is_file()}
+    if PREPROCESSOR not in files:
+        raise UserError(f"no BLIP that can be used in {folder}: {PREPROCESSOR} is missing")
+    return config, files
+
+
+def assemble(config: dict, files: Mapping[str, bytes], state: Mapping[str, torch.Tensor] | None) -> BlipEncoder:
+    model = Blip(BlipConfig.from_dict(config))
+    if state is not None:
+        result = model.load_state_dict(state, strict=False)
+        missing = [name for name in result.missing_keys if not name.startswith("text_decoder.cls.predictions.decoder")]
+        if missing or result.unexpected_keys:
+            raise UserError(f"the weights do not fit the config: missing {missing}, unknown {result.unexpected_keys}")
+    tokenizer = _tokenizer(files)
+
+    def tokenize(texts: list[str]) -> torch.Tensor:
+        # All of one length: with padding as long as the longest, a text's features would depend on its neighbours.
+        most = min(TEXT_TOKENS, tokenizer.model_max_length)
+        found = tokenizer(texts, padding="max_length", truncation=True, max_length=most, return_tensors="pt")
+        return found["input_ids"]
+
+    def decode(tokens: torch.Tensor) -> list[str]:
+        return [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+
+    transform = image_transform_v2(_preprocess(json.loads(files[PREPROCESSOR])), is_train=False)
+    return BlipEncoder(model, transform, tokenize, config, files, LAYOUT, decode)
+
+
+def _tokenizer(files: Mapping[str, bytes]) -> PreTrainedTokenizerFast:
+    facts = json.loads(files.get(TOKENIZER[1], b"{}"))
+    special = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    known = {name: facts[name] for name in special if isinstance(facts.get(name), str)}
+    known = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"} | known
+    # [DEC] and [ENC] are BLIP's: a decoder starts with the one, the matching head with the other.
+    extra = ["[DEC]", "[ENC]"]
+    length = facts.get("model_max_length", TEXT_TOKENS)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(files[TOKENIZER[0]].decode()),
+        model_max_length=int(min(length, 512)),
+        additional_special_tokens=extra,
+        **known,
+    )
+
+
+def _preprocess(facts: dict) -> PreprocessCfg:
+    """As transformers' BlipImageProcessor: the whole image is squeezed into a square."""
+    size = facts["size"]
+    return PreprocessCfg(
+        size=(size["height"], size["width"]),
+        mean=tuple(facts["image_mean"]),
+        std=tuple(facts["image_std"]),
+        interpolation="bicubic",
+        resize_mode="squash",
+    )
+
+
+def _normalised(features: torch.Tensor, normalize: bool) -> torch.Tensor:
+    return F.normalize(features, dim=-1) if normalize else features

@@ -1,0 +1,13 @@
+"""Which library a model's folder is of. Nothing heavy is imported to say so."""
+
+import json
+from pathlib import Path
+
+OPEN_CLIP = "open_clip_config.json"
+
+
+def is_blip(folder: Path) -> bool:
+    config = folder / "config.json"  # in a folder of open_clip it may be a text tower's
+    if (folder / OPEN_CLIP).is_file() or not config.is_file():
+        return False
+    return json.loads(config.read_text(encoding="utf-8")).get("model_type") == "blip"

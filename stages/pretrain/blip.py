@@ -1,0 +1,56 @@
+"""BLIP's three losses on public data: contrastive, matching and language modelling (Li et al., 2022).
+
+Smaller than the original in two ways: negatives come from the batch alone (no momentum encoder, no queue), and the text
+encoder and the decoder share no weights.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from stages.models.batches import Batch
+from stages.models.blip import HIDDEN, Blip, BlipEncoder
+
+
+def loss(encoder: BlipEncoder, batch: Batch) -> torch.Tensor:
+    device = encoder.model.logit_scale.device
+    tokens = encoder.tokenize(batch.texts).to(device)
+    longest = (tokens != encoder.model.config.text_config.pad_token_id).sum(1).max()
+    return sum(three_losses(encoder.model, batch.images.to(device), tokens[:, :longest]))
+
+
+def three_losses(model: Blip, images: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    patches = model.patches(images)  # once for all three
+    image, text = model.of_patches(patches, normalize=True), model.encode_text(tokens, normalize=True)
+    scale = model.logit_scale.clamp(*model.logit_scale_range).exp()
+    similarity = scale * image @ text.T
+    own = torch.arange(len(images), device=images.device)
+    contrastive = (F.cross_entropy(similarity, own) + F.cross_entropy(similarity.T, own)) / 2
+    return contrastive, _matching(model, patches, tokens, similarity.detach()), _writing(model, patches, tokens)
+
+
+def _matching(model: Blip, patches: torch.Tensor, tokens: torch.Tensor, similarity: torch.Tensor) -> torch.Tensor:
+    """Does the text belong to the image? Pairs that belong together, and for each two that look as if they did."""
+    same = (tokens[:, None] == tokens[None]).all(-1)  # also a pair is no negative if its text is the image's own
+    chance = F.softmax(similarity.masked_fill(same, HIDDEN), dim=1)
+    chance_back = F.softmax(similarity.T.masked_fill(same, HIDDEN), dim=1)
+    other_text, other_image = (torch.multinomial(c, 1)[:, 0] for c in (chance, chance_back))
+    texts = torch.cat([tokens, tokens[other_text], tokens]).clone()
+    texts[:, 0] = model.encoder_token
+    answer = model.text_encoder(
+        input_ids=texts,
+        attention_mask=model.mask(texts),
+        encoder_hidden_states=torch.cat([patches, patches, patches[other_image]]),
+    ).last_hidden_state
+    belongs = torch.arange(len(texts), device=texts.device) < len(tokens)
+    return F.cross_entropy(model.itm_head(answer[:, 0]), belongs.long())
+
+
+def _writing(model: Blip, patches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    text = model.config.text_config
+    inputs = tokens.clone()
+    inputs[:, 0] = text.bos_token_id
+    there = inputs != text.pad_token_id
+    labels = inputs.masked_fill(~there, -100)
+    return model.text_decoder(
+        input_ids=inputs, attention_mask=there.long(), encoder_hidden_states=patches, labels=labels
+    ).loss

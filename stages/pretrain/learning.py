@@ -1,0 +1,56 @@
+"""A model that learns from public data: a CLIP by the contrastive loss, a BLIP by its three (blip.py)."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from tqdm import trange
+
+from stages import params
+from stages.keys import data_dir
+from stages.models import saved
+from stages.models.batches import Batch, BatchReader, decoded
+from stages.models.encoder import Encoder, device_of
+from stages.models.objectives import Contrastive
+from stages.models.parts import trainable_parameters
+from stages.prepare.format import PreparedSplit
+
+
+def pretrained(config: params.Pretrain, device_name: str) -> Encoder:
+    torch.manual_seed(config.seed)
+    rng = np.random.default_rng(config.seed)
+    data = PreparedSplit(data_dir(config.data), "train")
+    encoder = saved.create(config.architecture, _texts(data))
+    reader = BatchReader(data, decoded(data, encoder))
+    model = encoder.model.to(device_of(device_name)).train()
+    loss_of = _loss(encoder)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.lr, total_steps=config.steps, cycle_momentum=False)
+
+    for _ in trange(config.steps, desc=f"pretrain on {config.data}", unit=" steps", disable=None):
+        loss = loss_of(reader.batch(rng.integers(data.units, size=config.batch_size), rng))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return encoder
+
+
+def _loss(encoder: Encoder) -> Callable[[Batch], torch.Tensor]:
+    if hasattr(encoder.model, "text_decoder"):
+        from stages.pretrain import blip
+
+        return lambda batch: blip.loss(encoder, batch)
+    parameters = trainable_parameters(encoder.model, "all")
+    objective = Contrastive(encoder, parameters)
+
+    def loss(batch: Batch) -> torch.Tensor:
+        records = objective.records(batch)
+        present = torch.ones(len(batch), dtype=torch.bool, device=records["images"].device)
+        return objective.loss(parameters, objective.features(parameters, records, merge=True), present)
+
+    return loss
+
+
+def _texts(data: PreparedSplit) -> Iterator[str]:
+    return (text for row in range(data.rows) for text in data.texts_and_label(row)[0])

@@ -1,0 +1,226 @@
+"""BLIP: what its parts are, what private training may move, and that its folders are those of transformers."""
+
+import json
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from transformers import BlipConfig, BlipForConditionalGeneration, BlipForImageTextRetrieval
+
+from stages.errors import UserError
+from stages.models import blip, saved, vocabulary
+from stages.models.batches import Batch, BatchReader, decoded
+from stages.models.objectives import objective_of
+from stages.models.parts import merge_adapters, trainable_parameters
+from stages.params import Compute
+from stages.prepare import scenes
+from stages.prepare.format import PreparedSplit, write
+from stages.pretrain.blip import three_losses
+from stages.privacy.gradients import clipped_sum, gradient, grid_of
+from stages.privacy.mechanism import BatchClipping, GroupClipping
+from stages.privacy.randomness import Key
+from stages.train.__main__ import speed_up
+
+TINY = Path("stages/models/configs/tiny-blip")
+TEXTS = [caption for style in scenes.STYLES.values() for caption in (*style.one, *style.two, *style.many)]
+TEXTS += ["small large red green blue yellow purple orange", "circle square triangle star cross above below left of"]
+C = 0.05
+
+
+@pytest.fixture
+def tiny() -> blip.BlipEncoder:
+    torch.manual_seed(0)
+    encoder = saved.create(str(TINY), TEXTS)
+    encoder.model.eval()
+    with torch.no_grad():
+        encoder.model.vision_model.embeddings.class_embedding.mul_(5)  # random images then differ enough to tell apart
+    return encoder
+
+
+def images(count: int) -> torch.Tensor:
+    return torch.randn(count, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+
+
+def batch(count: int = 8) -> Batch:
+    return Batch(
+        images(count), [f"a small {c} circle" for c in (*scenes.COLOURS, "pink", "black")][:count], [None] * count
+    )
+
+
+def flat(tensors) -> torch.Tensor:
+    return torch.cat([t.detach().double().flatten() for t in tensors])
+
+
+def test_a_saved_folder_loads_here_and_in_transformers(tiny, tmp_path):
+    saved.save(tiny, tmp_path)
+    again, pixels, tokens = saved.load(tmp_path), images(3), tiny.tokenize(batch(3).texts)
+    again.model.eval()
+    assert torch.equal(tiny.tokenize(TEXTS), again.tokenize(TEXTS))
+    for ours, theirs in zip(tiny.model(pixels, tokens), again.model(pixels, tokens), strict=True):
+        assert torch.equal(ours, theirs)
+    retrieval, captioner = (
+        kind.from_pretrained(tmp_path).eval() for kind in (BlipForImageTextRetrieval, BlipForConditionalGeneration)
+    )
+    image, text = tiny.model(pixels, tokens)
+    there = (tokens != 0).long()
+    similarity = retrieval(tokens, pixels, use_itm_head=False, attention_mask=there).itm_score
+    assert torch.allclose(similarity, image @ text.T, atol=1e-5)
+    written = captioner.generate(pixels, num_beams=3, max_new_tokens=8, do_sample=False)
+    assert tiny.decode(written) == blip.captions(tiny, pixels, beams=3, most_tokens=8)
+
+
+def test_captions_do_not_depend_on_the_batch(tiny):
+    together = blip.captions(tiny, images(5), beams=3, most_tokens=10)
+    assert together == [blip.captions(tiny, images(5)[i : i + 1], 3, 10)[0] for i in range(5)]
+    assert len(set(together)) > 1 and all(isinstance(caption, str) for caption in together)
+
+
+@pytest.mark.parametrize("part", ["all", "no-token-table", "image-tower", "lora", "image-lora"])
+def test_private_training_moves_nothing_that_the_loss_does_not_reach(tiny, part):
+    parameters = trainable_parameters(tiny.model, part)
+    objective = objective_of("contrastive", tiny, parameters, None)
+    gradients, _ = gradient(objective, parameters, objective.records(batch()), 100)
+    by_name = dict(zip(parameters, gradients, strict=True))
+    # At their start adapters B are zero, and so is the gradient of A.
+    assert not [name for name, g in by_name.items() if not g.any() and ".lora_A" not in name]
+    beyond = ("text_decoder", "itm_head", "crossattention")
+    assert not [name for name in parameters if any(word in name for word in beyond)]
+    assert any(name.startswith("vision_model.") for name in parameters)
+    assert any(name.startswith("text_encoder.") for name in parameters) == (part in ("all", "no-token-table", "lora"))
+    if "lora" in part:
+        names = {name.replace("base_layer.", "") for name in tiny.model.state_dict() if ".lora_" not in name}
+        merge_adapters(tiny.model)
+        assert set(tiny.model.state_dict()) == names
+
+
+def test_groups_through_one_vmapped_pass_are_those_of_a_plain_loop(tiny):
+    parameters = trainable_parameters(tiny.model, "all")
+    objective = objective_of("contrastive", tiny, parameters, None)
+    records, units = objective.records(batch()), np.array([0, 1, 0, 2, 1, 0, 2, 1])
+    together, figures = clipped_sum(objective, parameters, records, units, C, 100)
+    objective.one_by_one = True
+    apart, _ = clipped_sum(objective, parameters, records, units, C, 100)
+    assert all(norm > C for norm in figures.norms)  # clipped, and not zero
+    assert torch.allclose(flat(together), flat(apart), atol=1e-4 * C / grid_of(C))
+
+
+def test_checkpointing_gives_the_same_gradient(tiny):
+    parameters = trainable_parameters(tiny.model, "all")
+    objective = objective_of("contrastive", tiny, parameters, None)
+    plain, _ = gradient(objective, parameters, objective.records(batch()), 100)
+    assert speed_up(tiny.model, Compute(device="cpu", records_at_once=8, gradient_checkpointing=True))
+    tiny.model.eval()
+    layer = tiny.model.vision_model.encoder.layers[0]
+    assert layer.training and not layer.self_attn.training  # only what makes transformers checkpoint it
+    calls = []
+    layer.register_forward_hook(lambda *_: calls.append(1))
+    again, _ = gradient(objective, parameters, objective.records(batch()), 100)
+    assert torch.allclose(flat(plain), flat(again), atol=1e-6)
+    assert layer.gradient_checkpointing and len(calls) == 1
+
+
+def test_an_image_with_all_its_captions_moves_a_step_by_at_most_the_sensitivity(tiny, tmp_path):
+    """The unit is the image: with or without its row of five captions, one step before the noise."""
+    write(tmp_path / "data", "scenes", scenes.load("private", train=24, test=2, seed=3))
+    data = PreparedSplit(tmp_path / "data", "train")
+    assert len(data.row(5).texts) == 5 and data.units == data.rows == 24
+    reader = BatchReader(data, decoded(data, tiny))
+    parameters = trainable_parameters(tiny.model, "all")
+    objective = objective_of("contrastive", tiny, parameters, None)
+    key, everyone, largest = Key.from_seed(1), np.arange(24), 0.0
+    for mechanism in (BatchClipping(clip_norm=C, sigma=1.0), GroupClipping(clip_norm=C, sigma=1.0, groups=5)):
+        for left_out in (0, 5, 23):
+            sums = []
+            for drawn in (everyone, np.delete(everyone, left_out)):
+                units = mechanism.assign(drawn, 24, key.stream("unit", 0))
+                texts = reader.batch(drawn, key.stream("text", 0))
+                assert [t for t in texts.texts if t in data.row(int(drawn[0])).texts]
+                records = objective.records(texts)
+                total, _ = clipped_sum(objective, parameters, records, units, C, 100)
+                sums.append(flat(total) * grid_of(C))
+            largest = max(largest, (sums[0] - sums[1]).norm().item())
+            assert (sums[0] - sums[1]).norm() <= 2 * C
+    assert largest > 0.05 * C  # it does move
+
+
+def test_texts_are_of_one_length_whatever_they_are(tiny):
+    odd = ["", "word " * 500, "ein größerer Kreis, 赤い丸 🙂", "a circle"]
+    tokens = tiny.tokenize(odd)
+    assert tokens.shape == (4, blip.TEXT_TOKENS)
+    text = tiny.model.encode_text(tokens, normalize=True)
+    assert text.isfinite().all()
+    assert torch.equal(tiny.tokenize(["a circle"])[0], tokens[3])  # its neighbours make no difference
+    assert torch.allclose(tiny.model.encode_text(tokens[3:], normalize=True), text[3:], atol=1e-6)
+
+
+def test_a_vocabulary_is_the_same_each_time_and_spells_what_it_does_not_know(tiny):
+    assert vocabulary.learn(TEXTS, 400, 35) == vocabulary.learn(reversed(TEXTS), 400, 35)
+    assert tiny.decode(tiny.tokenize(["a zebra quickly vexed 7 foxes!"])) == ["a zebra quickly vexed 7 foxes!"]
+    assert tiny.tokenize(["a large red circle"])[0].count_nonzero() == 6  # a token a word, and the two ends
+    assert tiny.tokenize(["赤"])[0, 1] == vocabulary.SPECIAL.index("[UNK]")
+
+
+def test_the_three_losses_are_learned(tiny):
+    """On one batch, so that it is quick: each of the losses falls well below where it started."""
+    model, pixels, tokens = tiny.model.train(), images(4), tiny.tokenize(batch(4).texts)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    torch.manual_seed(0)
+    first = [loss.item() for loss in three_losses(model, pixels, tokens)]
+    for _ in range(60):
+        losses = three_losses(model, pixels, tokens)
+        optimizer.zero_grad()
+        sum(losses).backward()
+        optimizer.step()
+    last = [loss.item() for loss in three_losses(model, pixels, tokens)]
+    assert all(after < 0.7 * before for before, after in zip(first, last, strict=True)), (first, last)
+
+
+def test_a_text_of_the_image_itself_is_never_a_wrong_one(tiny, monkeypatch):
+    """Two images with the same words: the matching loss must not call their pairs false."""
+    seen = {}
+    monkeypatch.setattr(
+        torch, "multinomial", lambda chance, count: seen.setdefault("c", chance).argmax(1, keepdim=True)
+    )
+    tokens = tiny.tokenize(["a small red circle", "a small red circle", "two blue stars"])
+    three_losses(tiny.model, images(3), tokens)
+    assert seen["c"][0, 1] == seen["c"][1, 0] == seen["c"][0, 0] == 0 and seen["c"][0, 2] == 1
+
+
+@pytest.fixture
+def published(tiny, tmp_path) -> tuple[str, str]:
+    """A captioner and a retrieval model in the layout of the hub, from random weights of their own."""
+    config = BlipConfig.from_dict(tiny.config)
+    names = tmp_path / "captioner", tmp_path / "retrieval"
+    for seed, (kind, name) in enumerate(
+        zip((BlipForConditionalGeneration, BlipForImageTextRetrieval), names, strict=True)
+    ):
+        torch.manual_seed(seed)
+        kind(config).save_pretrained(name)
+        for file, content in tiny.files.items():
+            (name / file).write_bytes(content)
+    return str(names[0]), str(names[1])
+
+
+def test_published_weights_are_the_captioners_tower_and_the_retrievals_heads(published, tmp_path):
+    encoder = blip.pretrained(*published)
+    captioner = BlipForConditionalGeneration.from_pretrained(published[0])
+    retrieval = BlipForImageTextRetrieval.from_pretrained(published[1])
+    state = encoder.model.state_dict()
+    for part, source in [("vision_model", captioner), ("text_decoder", captioner)]:
+        assert all(torch.equal(state[f"{part}.{k}"], v) for k, v in getattr(source, part).state_dict().items())
+    for part in ("text_encoder", "vision_proj", "text_proj", "itm_head"):
+        assert all(torch.equal(state[f"{part}.{k}"], v) for k, v in getattr(retrieval, part).state_dict().items())
+    assert encoder.model.logit_scale.exp().item() == pytest.approx(1 / 0.07, rel=1e-3)  # BLIP's temperature
+    saved.save(encoder, tmp_path / "m")
+    assert saved.exists(tmp_path / "m") and saved.load(tmp_path / "m").config == encoder.config
+
+
+def test_weights_that_are_not_there_are_one_clear_error(published, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"could not be loaded .*Two ways"):
+        blip.pretrained("nobody/no-such-captioner", published[1])
+    broken = Path(published[0]) / "config.json"
+    broken.write_text(json.dumps(json.loads(broken.read_text()) | {"image_text_hidden_size": 32}))
+    assert blip.pretrained(*published).model.vision_proj.out_features == 64  # of the heads, not of the captioner

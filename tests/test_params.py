@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,12 @@ def batch(raw: dict) -> dict:
     return raw["train"]["methods"]["batch"]
 
 
+def photos(path: str, **train: object) -> dict:
+    """An entry of `coco`."""
+    train = {"annotations": "train.json", "images": ".", **train}
+    return {"path": path, "train": train, "test": {"annotations": "test.json", "images": "."}}
+
+
 CHANGES = {
     "unknown section": (lambda r: r.update(trian={}), "trian"),
     "missing section": (lambda r: r.pop("privacy"), "privacy"),
@@ -59,7 +66,10 @@ CHANGES = {
     "empty axis": (lambda r: r["sweep"].update(seed=[]), "sweep.seed"),
     "seed twice": (lambda r: r["sweep"].update(seed=[0, 0]), "sweep.seed"),
     "unknown method": (lambda r: r["sweep"].update(method=["magic"]), "sweep.method"),
-    "missing dataset": (lambda r: r["sweep"].update(dataset=["nope"]), "'nope' is in neither prepare nor folders"),
+    "missing dataset": (
+        lambda r: r["sweep"].update(dataset=["nope"]),
+        "'nope' is in none of prepare, folders and coco",
+    ),
     "missing model": (lambda r: r["sweep"].update(model=["nope"]), "'nope' is in none of pretrain, align and weights"),
     "pretraining on private data": (lambda r: r["pretrain"]["tiny-clip"].update(data="mnist5k"), "it is private"),
     "batch over n": (lambda r: batch(r).update(batch_size=4001), "4001 is over n = 4000"),
@@ -76,7 +86,50 @@ CHANGES = {
     ),
     "delta out of range": (lambda r: r["privacy"].update(delta=1.5), "privacy.delta"),
     "missing folder": (lambda r: r["folders"].update(mine={"path": "/no/such"}), "does not exist"),
-    "one name twice": (lambda r: r["folders"].update(mnist5k={"path": "/no/such"}), "folders.mnist5k"),
+    "one name twice": (
+        lambda r: r["folders"].update(mnist5k={"path": "/no/such"}),
+        "mnist5k: more than one of prepare, folders and coco has a dataset",
+    ),
+    "one name in folders and coco": (
+        lambda r: (r["folders"].update(mine={"path": "."}), r["coco"].update(mine=photos("."))),
+        "mine: more than one of prepare, folders and coco has a dataset",
+    ),
+    "missing folder of captions": (lambda r: r["coco"].update(mine=photos("/no/such")), "coco.mine: folder '/no/such'"),
+    "missing annotations": (
+        lambda r: r["coco"].update(mine=photos(".")),
+        "coco.mine: test.annotations: test.json does not exist",
+    ),
+    "annotations elsewhere": (
+        lambda r: r["coco"].update(mine=photos(".", images="../other")),
+        "coco.mine.train.images: '../other' must be relative to `path`",
+    ),
+    "annotations by an absolute path": (
+        lambda r: r["coco"].update(mine=photos(".", annotations="/train.json")),
+        "coco.mine.train.annotations: '/train.json' must be relative to `path`",
+    ),
+    "no image at all": (lambda r: r["coco"].update(mine=photos(".", units=0)), "coco.mine.train.units"),
+    "unknown key of a split": (lambda r: r["coco"].update(mine=photos(".", unit=5)), "coco.mine.train.unit: unknown"),
+    "pretraining on captions that nobody called public": (
+        lambda r: (r["coco"].update(mine=photos(".")), r["pretrain"]["tiny-clip"].update(data="mine")),
+        "'mine' is not marked `public: true`",
+    ),
+    "pretraining on another part of the same captions": (
+        lambda r: (
+            r["coco"].update(mine=photos("."), other={**photos("./stages/.."), "public": True}),
+            r["sweep"].update(dataset=["mine"]),
+            r["pretrain"]["tiny-clip"].update(data="other"),
+        ),
+        "'other' is the data of the sweep, so it is private",
+    ),
+    "pretraining on a folder in the folder of the private captions": (
+        lambda r: (
+            r["coco"].update(mine=photos("stages")),
+            r["folders"].update(other={"path": "stages/models", "public": True}),
+            r["sweep"].update(dataset=["mine"]),
+            r["pretrain"]["tiny-clip"].update(data="other"),
+        ),
+        "'other' is the data of the sweep, so it is private",
+    ),
     "pretraining on the same data by another name": (
         lambda r: (r["prepare"].update(again={"source": "mnist5k"}), r["pretrain"]["tiny-clip"].update(data="again")),
         "it is private",
@@ -158,6 +211,26 @@ def test_a_file_that_is_no_mapping_gives_one_error(tmp_path, text):
     (tmp_path / "params.yaml").write_text(text)
     with pytest.raises(UserError, match=r"params\.yaml"):
         params.load(tmp_path / "params.yaml")
+
+
+def test_models_may_be_pretrained_on_public_captions(raw, tmp_path):
+    raw["coco"]["mine"] = {**photos(str(tmp_path)), "public": True}
+    raw["pretrain"]["tiny-clip"]["data"] = "mine"
+    content = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 1, "caption": "a"}]}
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.json").write_text(json.dumps(content))
+    assert load(raw, tmp_path).datasets["mine"].train.annotations == "train.json"
+
+
+def test_classification_on_captions_is_refused(raw, tmp_path):
+    raw["coco"]["mine"] = photos(str(tmp_path))
+    raw["sweep"]["dataset"] = ["mine"]
+    content = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 1, "caption": "a"}]}
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.json").write_text(json.dumps(content))
+    problems = mistakes(raw, tmp_path)
+    assert any("coco.mine: classification needs labels" in p for p in problems)
+    assert any("32 is over n = 1 of dataset 'mine'" in p for p in problems)
 
 
 def test_a_shuffled_loader_is_fine_without_privacy(raw, tmp_path):

@@ -14,13 +14,16 @@ from stages.prepare.format import Dataset, write
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m stages.prepare", description=__doc__)
-    parser.add_argument("--dataset", required=True, help="a name in the section `prepare` or `folders` of params.yaml")
+    parser.add_argument("--dataset", required=True, help="a name in `prepare`, `folders` or `coco` of params.yaml")
     name = parser.parse_args().dataset
     known = params.load(check_sources=True).datasets
     if name not in known:
-        raise UserError(f"dataset {name!r} is in neither prepare nor folders of params.yaml; known: {', '.join(known)}")
+        raise UserError(
+            f"dataset {name!r} is in none of prepare, folders and coco of params.yaml; known: {', '.join(known)}"
+        )
 
     manifest = write(data_dir(name), name, with_progress(sources.load(known[name])))
+    print(f"{name}: from {manifest.source}")
     print(f"{name}: {manifest.n} training units, {manifest.test.rows} test rows, sha256 {manifest.data_hash[:12]}")
 
 

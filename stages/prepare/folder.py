@@ -14,15 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
 from tqdm import tqdm
 
 from stages.errors import UserError
 from stages.params import Folder
 from stages.prepare import subset
 from stages.prepare.format import SPLITS, Dataset, Labels, Row
-
-SHOWN = 50  # problems listed in one message; the rest are counted
+from stages.prepare.images import exists, image_problems, inside, refuse
 
 
 @dataclass
@@ -48,10 +46,8 @@ def load(config: Folder) -> Dataset:
     photos, problems = _read(config)
     labels = _labels(config, photos, problems)
     for photo in tqdm(photos, desc="checking images", unit=" images", disable=None):
-        problems += _image_problems(photo)
-    if problems:
-        more = [f"... and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
-        raise UserError(f"{config.path} has {len(problems)} problem(s):", problems[:SHOWN] + more)
+        problems += image_problems(photo.path, photo.name)
+    refuse(config.path, problems)
 
     def rows(split: str) -> Iterator[Row]:
         # Units stay together (stable sort), as the prepared format asks.
@@ -140,12 +136,12 @@ def _add(
             return
         values[column] = None if value is None else str(value).strip()
     given = values["file_name"] or ""
-    path = (folder / given.replace("\0", "")).resolve()
-    if not given or not path.is_relative_to(folder.resolve()):
+    path = inside(folder, given)
+    if path is None:
         problems.append(f"{where}: file_name {given!r} is empty or leaves the folder")
         return
     name = path.relative_to(root.resolve()).as_posix()  # ./a.png and a.png are one image, and so one unit
-    if not path.is_file():
+    if not exists(path):
         problems.append(f"{where}: file {given} does not exist")
         return
     split = split or values["split"] or "train"
@@ -187,15 +183,6 @@ def _labels(config: Folder, photos: list[Photo], problems: list[str]) -> Labels 
         if p.label and p.label not in classes
     ]
     return Labels(classes=tuple(classes), templates=tuple(config.templates))
-
-
-def _image_problems(photo: Photo) -> list[str]:
-    try:
-        with Image.open(photo.path) as image:
-            image.load()
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        return [f"{photo.name}: not a readable image ({error})".replace(str(photo.path), photo.name)]
-    return []
 
 
 def _fraction_of(unit: str) -> float:

@@ -1,21 +1,32 @@
 """The one result schema of every task: a few numbers for tables and DVC, details beside them."""
 
 import math
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_serializer
 
 from stages.errors import UserError
 
 
 class Metrics(BaseModel):
-    """metrics.json. `low` and `high` are the ends of a 95% interval for the primary score over the n test items."""
+    """metrics.json. `low` and `high` are the ends of a 95% interval for the primary score over the n test items.
+
+    `not_run` has the scores of the task that could not be computed here, each with the reason.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")  # further scores of a task, each a number
     primary: str
     n: int
     low: float
     high: float
+    not_run: dict[str, str] = {}
+
+    @model_serializer(mode="wrap")
+    def _not_run_if_any(self, serialize) -> dict:
+        values = serialize(self)
+        return values if self.not_run else {name: v for name, v in values.items() if name != "not_run"}
 
     @property
     def score(self) -> float:
@@ -42,3 +53,15 @@ def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, flo
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def mean_interval(values: Sequence[float], least: float, most: float, z: float = 1.96) -> tuple[float, float]:
+    """95% interval of a mean of independent values: ± 1.96 standard errors, within what a value can be at all.
+
+    >>> [round(x, 3) for x in mean_interval([0.2, 0.4, 0.6, 0.8], 0, 10)]
+    [0.247, 0.753]
+    """
+    if len(values) < 2:
+        return least, most  # one value says nothing of the spread
+    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    return max(least, mean - z * error), min(most, mean + z * error)

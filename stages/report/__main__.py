@@ -1,14 +1,16 @@
-"""Results of the sweep -> report/: table, the paper's tables, plots, and what may be claimed of each model."""
+"""Results of the sweep -> report/: table, the paper's tables, plots, captions to look at, and what may be claimed."""
 
 import argparse
+
+import pandas as pd
 
 from stages import params
 from stages.atomic import new_file, new_folder, write_text
 from stages.errors import UserError, run
-from stages.report import paper, plot
-from stages.report.paths import CSV, PAPER, PLOTS, STATEMENTS, TABLE
+from stages.report import captioning, gallery, paper, plot
+from stages.report.paths import CSV, GALLERY, PAPER, PLOTS, STATEMENTS, TABLE
 from stages.report.statement import statement
-from stages.report.table import markdown, read_outcome, summarise
+from stages.report.table import Outcome, markdown, read_outcome, summarise
 
 
 def main() -> None:
@@ -20,18 +22,26 @@ def main() -> None:
     outcomes = [read_outcome(cell) for cell in params.load().cells()]
     summary = summarise(outcomes)
     write_text(TABLE, markdown(summary))
-    write_text(PAPER, paper.markdown(summary))
+    write_text(PAPER, papers_tables(outcomes, summary))
     with new_file(CSV) as path:
         summary.to_csv(path, index=False)
     with new_folder(PLOTS) as folder:
         for (task, dataset, model), sweep in summary.groupby(["task", "dataset", "model"]):
             plot.draw(sweep, folder / f"{task}-{dataset}-{model}.png")
+    with new_folder(GALLERY) as folder:
+        gallery.write(outcomes, folder)
     with new_folder(STATEMENTS) as folder:
         for outcome in outcomes:
             path = folder / f"{outcome.cell}.md"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(statement(outcome.training), encoding="utf-8")
-    print(f"wrote {TABLE}, {CSV}, {PAPER}, {PLOTS} and {STATEMENTS}; see them with: python -m stages.report --show")
+    made = ", ".join(map(str, (TABLE, CSV, PAPER, PLOTS, GALLERY)))
+    print(f"wrote {made} and {STATEMENTS}; see them with: python -m stages.report --show")
+
+
+def papers_tables(outcomes: list[Outcome], summary: pd.DataFrame) -> str:
+    tables = [paper.markdown(summary), captioning.markdown(outcomes)]
+    return "\n".join(text for text in tables if text not in ("", paper.NO_TABLES)) or paper.NO_TABLES
 
 
 def show() -> None:
@@ -43,6 +53,8 @@ def show() -> None:
         print(tables)
     for path in sorted(PLOTS.glob("*.png")):
         print(f"plot: {path}")
+    for path in sorted(GALLERY.glob("*.html")):
+        print(f"captions to look at: {path}")
     print(f"data: {CSV}\nprivacy statements: {STATEMENTS}")
 
 

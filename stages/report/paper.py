@@ -64,10 +64,19 @@ class Table(Part):
         return [dataset for block in self.blocks for dataset in block]
 
 
+class CaptionTable(Part):
+    """Each score has a figure for each of the epsilons, as printed."""
+
+    title: str
+    epsilons: list[str]
+    scores: dict[str, list[str]]
+
+
 class Published(Part):
     sources: dict[str, Source]
     noise: list[Noise]
     tables: list[Table]
+    captioning: CaptionTable
 
     def sound_epsilon(self, figure: Figure) -> float | None:
         """Of a figure of DP-CLIP; None where its noise is not known."""

@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from stages.report.paper import MODEL, published
+from stages.report.table import score_name
 
 COLOURS = {"batch": "tab:blue", "group": "tab:orange", "example": "tab:green"}
 
@@ -17,6 +18,7 @@ COLOURS = {"batch": "tab:blue", "group": "tab:orange", "example": "tab:green"}
 def draw(sweep: pd.DataFrame, path: Path) -> None:
     """`sweep` is the part of the summary for one (task, dataset, model)."""
     first = sweep.iloc[0]
+    score, unit = score_name(first["score"]), "%" if first["task"] == "classification" else ""
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
     for method, rows in sweep.groupby("method", sort=False):
         private = rows[~rows["epsilon"].isin(["0", "inf"]) & rows["epsilon_sound"].lt(math.inf)]
@@ -36,7 +38,7 @@ def draw(sweep: pd.DataFrame, path: Path) -> None:
     for epsilon, name, style in (("inf", "non-private", "--"), ("0", "zero-shot", ":")):
         for _, row in sweep[sweep["epsilon"] == epsilon].head(1).iterrows():
             name = f"{name}, {row['method']}" if epsilon == "inf" else name  # zero-shot is the same for all methods
-            axes.axhline(row["mean"], color="gray", linestyle=style, label=f"{name}: {row['mean']:.1f}%")
+            axes.axhline(row["mean"], color="gray", linestyle=style, label=f"{name}: {row['mean']:.1f}{unit}")
     axes.set_xscale("log")
     ticks = [e for e in sweep["epsilon_sound"].unique() if 0 < e < math.inf]
     if first["task"] == "classification":
@@ -48,7 +50,7 @@ def draw(sweep: pd.DataFrame, path: Path) -> None:
     bars_mean = "± one standard deviation" if trials > 1 else "95% interval of the test split"
     axes.set(
         xlabel="epsilon (sound; smaller is more private)",
-        ylabel=f"{first['score']} in %",
+        ylabel=score,
         title=f"{first['dataset']}, {first['model']}   (bars: {bars_mean})",
     )
     axes.margins(x=0.07)

@@ -35,7 +35,8 @@ from stages.errors import UserError, run
 from stages.keys import Cell, data_dir, initial_model_dir
 from stages.prepare.format import Manifest
 from stages.report.fingerprint import fingerprint
-from stages.report.paths import CSV, PAPER, PLOTS, PUBLISHED, TABLE
+from stages.report.gallery import page_name
+from stages.report.paths import CSV, GALLERY, PAPER, PLOTS, PUBLISHED, TABLE
 from stages.report.statement import guarantee_tag, paper_epsilon, sound_epsilon, statement
 from stages.report.table import Outcome, read_outcome
 
@@ -220,6 +221,7 @@ class Publisher:
             "data_fingerprint": fingerprint(Manifest.read(data_dir(c.dataset)).data_hash),
             "git_commit": git_commit(),
             "dvc_stage": f"train@{c.task}-{c.dataset}-{c.model}-{c.method}-{c.epsilon}-{c.seed}",
+            **{f"not_run.{score}": reason for score, reason in self.outcome.metrics.not_run.items()},
         }
 
 
@@ -264,7 +266,8 @@ def parent_run(client: MlflowClient, cell: Cell) -> Run:
 
 def publish_report(client: MlflowClient, cell: Cell) -> None:
     run_id = parent_run(client, cell).info.run_id
-    for path in (TABLE, CSV, PAPER, PLOTS / f"{cell.sweep.replace('/', '-')}.png"):
+    captions = [GALLERY / page_name(cell.sweep)] if cell.task == "captioning" else []
+    for path in (TABLE, CSV, PAPER, PLOTS / f"{cell.sweep.replace('/', '-')}.png", *captions):
         client.log_artifact(run_id, str(path))
     client.set_tag(run_id, "mlflow.note.content", TABLE.read_text(encoding="utf-8"))
 

@@ -27,7 +27,7 @@ def read_outcome(cell: Cell) -> Outcome:
 
 
 def summarise(outcomes: Iterable[Outcome]) -> pd.DataFrame:
-    """Seeds become trials. Scores are in percent; `low` and `high` bound the error bar."""
+    """Seeds become trials. Of the scores, the primary one, times 100; `low` and `high` bound the error bar."""
     groups: dict[tuple, list[Outcome]] = {}
     for o in outcomes:
         c = o.cell
@@ -82,7 +82,8 @@ def markdown(summary: pd.DataFrame) -> str:
                 cells += _cells(row[(row.dataset == dataset) & (row.method == method)])
             lines.append(f"| {' | '.join(cells)} |")
         trials = int(table["trials"].max())
-        parts.append(f"**{task}, {model}**: {score} in % on the test split, {_trials(trials)}\n\n" + "\n".join(lines))
+        title = f"**{task}, {model}**: {score_name(score)} on the test split, {_trials(trials)}"
+        parts.append("\n".join([title, "", *lines]))
     note = (
         "Sound epsilon: the largest of its row, with sensitivity 2C (C for `example` under Poisson sampling), by the "
         "better of RDP and PLD. Paper's epsilon: what the paper's convention (sensitivity C, RDP) would claim for the "
@@ -107,6 +108,11 @@ def _cells(chosen: pd.DataFrame) -> list[str]:
 
 def epsilon_name(epsilon: str) -> str:
     return {"0": "0 (zero-shot)", "inf": "inf (non-private)"}.get(epsilon, epsilon)
+
+
+def score_name(score: str) -> str:
+    """Of a score times 100."""
+    return "CIDEr x 100" if score == "cider" else f"{score} in %"
 
 
 def _trials(count: int) -> str:

@@ -113,6 +113,18 @@ def test_the_papers_model_is_openais_with_its_preprocessing(file):
     assert (text["layers"], text["width"], text["heads"]) == (12, 768, 12)
 
 
+def test_captioning_has_the_papers_data_epsilons_and_loss(file):
+    """Section 4.3 and Table 5; what it does not give (epochs, batch size, optimiser) is that of classification."""
+    use("paper-table5", file)
+    p = params.load(file)
+    assert (p.sweep.task, p.sweep.method, p.sweep.epsilon) == (["captioning"], ["batch"], ["0", "0.5", "1", "5", "inf"])
+    data = p.datasets["vizwiz"]
+    assert (data.train.units, data.test.units, p.privacy.delta) == (5000, 1000, "auto")
+    model, batch = p.models["blip-base"], p.train.on("vizwiz").methods.batch
+    assert model.captioner == "Salesforce/blip-image-captioning-base"
+    assert (batch.loss, batch.trainable, batch.batch_size, batch.lr) == ("contrastive", "all", 32, 1e-5)
+
+
 def test_an_override_for_one_dataset_leaves_the_others_and_mistakes_in_it_are_named(file):
     use("paper-table1", file)
     train = params.load(file).train

@@ -5,13 +5,12 @@ import argparse
 from stages import params
 from stages.atomic import new_file, write_json
 from stages.errors import run
-from stages.evaluate import captioning, classification
+from stages.evaluate import classification
 from stages.keys import Cell, data_dir, features_dir, initial_model_dir
 from stages.models import saved
 from stages.models.batches import decoded
 from stages.models.encoder import device_of
 from stages.models.features import Features
-from stages.models.heads import projections
 from stages.prepare.format import Manifest, PreparedSplit
 
 
@@ -22,16 +21,20 @@ def main() -> None:
 
     data, device = PreparedSplit(data_dir(cell.dataset), "test"), device_of(p.compute.device)
     manifest, initial = Manifest.read(data_dir(cell.dataset)), initial_model_dir(cell.model)
-    encoder = saved.load(initial, cell.model_dir)
-    images, features = decoded(data, encoder), Features(features_dir(cell.dataset, cell.model))
+    features = Features(features_dir(cell.dataset, cell.model))
+    if cell.task == "classification" and features.exist and (heads := saved.heads(initial, cell.model_dir)):
+        features.require(manifest.data_hash, saved.sha256(initial))
+        encoder, images = features.encoder(heads), features.images("test")  # its towers are as they were
+    else:
+        encoder = saved.load(initial, cell.model_dir)
+        images = decoded(data, encoder)
     match cell.task:
         case "classification":
-            if features.exist and set(saved.changed(cell.model_dir)) <= set(projections(encoder.model)):
-                features.require(manifest.data_hash, saved.sha256(initial))
-                encoder, images = features.headed(encoder), features.images("test")  # its towers are as they were
             labels = manifest.labels
             result = classification.evaluate(encoder, data, images, labels, p.evaluate.batch_size, device)
         case "captioning":
+            from stages.evaluate import captioning  # with the caption metrics and transformers
+
             result = captioning.evaluate(encoder, data, images, p.evaluate, device)
 
     metrics = result.metrics()

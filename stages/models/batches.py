@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from stages.models.encoder import Encoder
+from stages.models.encoder import WholeEncoder
 from stages.prepare.format import PreparedSplit
 
 CACHE_BYTES = 128 * 2**20  # decoded images kept; memory stays bounded for any n
@@ -26,7 +26,7 @@ class Batch:
 Images = Callable[[Sequence[int]], torch.Tensor]  # from rows of a split to what the model takes as their images
 
 
-def decoded(data: PreparedSplit, encoder: Encoder) -> Images:
+def decoded(data: PreparedSplit, encoder: WholeEncoder) -> Images:
     """Preprocessing has no randomness: an image is decoded once."""
 
     def read(index: int) -> torch.Tensor:

@@ -29,7 +29,7 @@ from transformers.models.blip.modeling_blip_text import BlipTextLMHeadModel
 
 from stages.errors import UserError
 from stages.models import vocabulary
-from stages.models.encoder import Encoder, Layout
+from stages.models.encoder import Layout, WholeEncoder
 
 LAYOUT = Layout("config.json", "model.safetensors")
 PREPROCESSOR = "preprocessor_config.json"
@@ -95,7 +95,7 @@ class Blip(torch.nn.Module):
 
 
 @dataclass(frozen=True)
-class BlipEncoder(Encoder):
+class BlipEncoder(WholeEncoder):
     decode: Callable[[torch.Tensor], list[str]]  # from the decoder's tokens to captions
 
 
@@ -140,7 +140,9 @@ def pretrained(captioner: str, contrastive: str) -> BlipEncoder:
         tokenizer.save_pretrained(folder)
         images.save_pretrained(folder)
         files = {name: (Path(folder) / name).read_bytes() for name in (PREPROCESSOR, *TOKENIZER)}
-    config = json.loads(writes.config.to_json_string()) | {"image_text_hidden_size": compares.config.image_text_hidden_size}
+    config = json.loads(writes.config.to_json_string()) | {
+        "image_text_hidden_size": compares.config.image_text_hidden_size
+    }
     state = {k: v for k, v in compares.state_dict().items() if not k.startswith("vision_model.")}
     state |= {"logit_scale": torch.tensor(writes.config.logit_scale_init_value)} | writes.state_dict()
     return assemble(config, files, state)
@@ -190,7 +192,7 @@ def assemble(config: dict, files: Mapping[str, bytes], state: Mapping[str, torch
         return [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
     transform = image_transform_v2(_preprocess(json.loads(files[PREPROCESSOR])), is_train=False)
-    return BlipEncoder(model, transform, tokenize, config, files, LAYOUT, decode)
+    return BlipEncoder(model, tokenize, transform, config, files, LAYOUT, decode)
 
 
 def _tokenizer(files: Mapping[str, bytes]) -> PreTrainedTokenizerFast:

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 
 from stages.errors import UserError
 from stages.models import torchscript
-from stages.models.encoder import Encoder, Layout
+from stages.models.encoder import Layout, WholeEncoder
 from stages.models.kinds import OPEN_CLIP
 
 LAYOUT = Layout(OPEN_CLIP, "open_clip_model.safetensors")
@@ -29,7 +29,7 @@ CARRIED = ("tokenizer.json", "tokenizer_config.json", "config.json")  # the last
 SEE_NAMES = 'python -c "import open_clip; print(open_clip.list_pretrained())"'
 
 
-def create(architecture: str) -> Encoder:
+def create(architecture: str) -> WholeEncoder:
     """A model with random weights, from a folder with open_clip_config.json or by its name in open_clip."""
     if (Path(architecture) / LAYOUT.config).is_file():
         return from_folder(Path(architecture), None)
@@ -42,7 +42,7 @@ def create(architecture: str) -> Encoder:
         return _by_name(architecture, open_clip.create_model(architecture), quick_gelu=None)
 
 
-def pretrained(architecture: str, tag: str, file: Path | None) -> Encoder:
+def pretrained(architecture: str, tag: str, file: Path | None) -> WholeEncoder:
     """Published weights: from a local file if one is given, else those that open_clip downloads for the tag.
 
     The tag also says how images are to be normalised, and which activation the weights were made with.
@@ -75,12 +75,12 @@ def pretrained(architecture: str, tag: str, file: Path | None) -> Encoder:
     return _by_name(architecture, model, quick_gelu)
 
 
-def from_folder(folder: Path, weights: Path | None) -> Encoder:
+def from_folder(folder: Path, weights: Path | None) -> WholeEncoder:
     config = json.loads((folder / LAYOUT.config).read_text(encoding="utf-8"))
     return from_config(config, folder, weights)
 
 
-def from_config(config: dict, files: Path, weights: Path | None = None) -> Encoder:
+def from_config(config: dict, files: Path, weights: Path | None = None) -> WholeEncoder:
     """`files` is the folder with the tokenizer, and with the config.json of a Hugging Face text tower."""
     carried = tuple(files / name for name in CARRIED if (files / name).is_file())
     with _quiet(), tempfile.TemporaryDirectory() as place:
@@ -96,7 +96,7 @@ def from_config(config: dict, files: Path, weights: Path | None = None) -> Encod
         )
         tokenizer = open_clip.get_tokenizer(f"local-dir:{place}")
     files_in = {file.name: file.read_bytes() for file in carried}
-    return Encoder(model, transform(model), tokenizer, config, files_in, LAYOUT)
+    return WholeEncoder(model, tokenizer, transform(model), config, files_in, LAYOUT)
 
 
 def transform(model: torch.nn.Module) -> Callable[[Image.Image], torch.Tensor]:
@@ -104,10 +104,10 @@ def transform(model: torch.nn.Module) -> Callable[[Image.Image], torch.Tensor]:
     return image_transform_v2(PreprocessCfg(**cfg), is_train=False)
 
 
-def _by_name(architecture: str, model: torch.nn.Module, quick_gelu: bool | None) -> Encoder:
+def _by_name(architecture: str, model: torch.nn.Module, quick_gelu: bool | None) -> WholeEncoder:
     model_cfg = open_clip.get_model_config(architecture) | ({"quick_gelu": True} if quick_gelu else {})
     config = {"model_cfg": model_cfg, "preprocess_cfg": open_clip.get_model_preprocess_cfg(model)}
-    return Encoder(model, transform(model), open_clip.get_tokenizer(architecture), config, {}, LAYOUT)
+    return WholeEncoder(model, open_clip.get_tokenizer(architecture), transform(model), config, {}, LAYOUT)
 
 
 @contextmanager

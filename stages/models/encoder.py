@@ -19,14 +19,17 @@ class Layout:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Preprocessing and tokenizer travel with the weights.
-
-    `model(images, tokens)` gives normalised features of both; it has encode_image, encode_text and logit_scale.
-    """
+    """`model(images, tokens)` gives normalised features of both; it has encode_image, encode_text and logit_scale."""
 
     model: torch.nn.Module
-    preprocess: Callable[[Image.Image], torch.Tensor]
     tokenize: Callable[[list[str]], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class WholeEncoder(Encoder):
+    """From raw images and texts on. Preprocessing and tokenizer travel with the weights."""
+
+    preprocess: Callable[[Image.Image], torch.Tensor]
     config: dict  # the content of the config file
     files: Mapping[str, bytes]  # of the tokenizer and the like, by name; they are saved with the model
     layout: Layout

@@ -7,10 +7,9 @@
 wrong ledger. Where every method trains a tower nothing is computed, and it says that. They are as private as the data.
 """
 
-import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from tqdm import tqdm
 
 from stages.errors import UserError
 from stages.models.batches import Images
-from stages.models.encoder import Encoder
+from stages.models.encoder import Encoder, WholeEncoder
 from stages.models.heads import Heads, trunks
 from stages.prepare.format import SPLITS, Manifest, PreparedSplit
 
@@ -48,9 +47,9 @@ class Features:
         features = np.load(self._folder / f"{split}.npy", mmap_mode="r")
         return lambda rows: torch.from_numpy(features[np.asarray(rows)])
 
-    def headed(self, clip: Encoder) -> Encoder:
+    def encoder(self, parameters: Mapping[str, torch.nn.Parameter]) -> Encoder:
         """The CLIP without its towers: it takes features in place of images, and finds those of a text by itself."""
-        return dataclasses.replace(clip, model=Heads(clip.model), tokenize=self.texts)
+        return Encoder(Heads(parameters), self.texts)
 
     def texts(self, texts: list[str]) -> torch.Tensor:
         """(texts, d); a KeyError for one that is not in the dataset."""
@@ -66,7 +65,7 @@ class Features:
 @torch.no_grad()
 def write(
     folder: Path,
-    clip: Encoder,
+    clip: WholeEncoder,
     data: Path,
     model_hash: str,
     at_once: int,

@@ -6,7 +6,7 @@ that training needs of an image is what goes into that matrix, and it is always 
 name: training the one trains the other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 
@@ -22,9 +22,11 @@ TEXT = ("text_projection", "text.text_projection")
 TEXT = (*TEXT, *(f"{name}.weight" for name in TEXT), "text.proj.weight")
 
 
-def projections(model: torch.nn.Module) -> tuple[str, ...]:
-    """Names of the image's and the text's projection; a tower without a separate one, or one with a bias, has none."""
-    names = {name for name, _ in model.named_parameters()}
+def projections(names: Iterable[str]) -> tuple[str, ...]:
+    """Of a model's tensors, its image's and its text's projection; a tower without a separate one, or one with a bias,
+    has none.
+    """
+    names = set(names)
     biased = {name.replace(".bias", ".weight") for name in names if name.endswith(".bias")}
     return tuple(name for name in (*IMAGE, *TEXT) if name in names - biased)
 
@@ -33,7 +35,7 @@ def projections(model: torch.nn.Module) -> tuple[str, ...]:
 def trunks(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """Within it, encode_image and encode_text (without normalisation) give what goes into the projections."""
     taken = []
-    for name in _both(model):
+    for name in both(name for name, _ in model.named_parameters()):
         owner_name, _, leaf = name.removesuffix(".weight").rpartition(".")
         owner = attrgetter(owner_name)(model) if owner_name else model
         taken.append((owner, leaf, getattr(owner, leaf)))
@@ -49,9 +51,10 @@ def trunks(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 class Heads(torch.nn.Module):
     """The projections of a CLIP, used as the CLIP itself: `images` and `tokens` are outputs of its trunks."""
 
-    def __init__(self, model: torch.nn.Module):
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter]):
+        """`parameters` are those of the CLIP, by name; what is neither projection nor logit_scale may be missing."""
         super().__init__()
-        self._names = _both(model)
+        self._names = both(parameters)
         for name in (*self._names, "logit_scale"):
             *path, leaf = name.split(".")
             owner = self
@@ -59,7 +62,7 @@ class Heads(torch.nn.Module):
                 if not hasattr(owner, part):
                     owner.add_module(part, torch.nn.Module())
                 owner = getattr(owner, part)
-            owner.register_parameter(leaf, attrgetter(name)(model))
+            owner.register_parameter(leaf, parameters[name])
         for probe in ("image_probe", "text_probe"):
             self.register_buffer(probe, torch.zeros(()), persistent=False)
 
@@ -88,8 +91,8 @@ class Heads(torch.nn.Module):
         return F.normalize(outputs, dim=-1) if normalize else outputs
 
 
-def _both(model: torch.nn.Module) -> tuple[str, str]:
-    match projections(model):
+def both(names: Iterable[str]) -> tuple[str, str]:
+    match projections(names):
         case (image, text):
             return image, text
         case found:

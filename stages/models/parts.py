@@ -31,7 +31,7 @@ def trainable_parameters(
         with torch.random.fork_rng():  # nothing else draws from it
             torch.manual_seed(seed)
             _add_adapters(model, lora_rank, image_only=part == "image-lora")
-    heads = projections(model)
+    heads = projections(name for name, _ in model.named_parameters())
 
     def is_trained(name: str) -> bool:
         match part:
@@ -65,6 +65,7 @@ def _add_adapters(model: torch.nn.Module, rank: int, image_only: bool) -> None:
     """
     from peft import LoraConfig, inject_adapter_in_model
 
+    heads = projections(name for name, _ in model.named_parameters())
     targets = [
         name
         for name, module in model.named_modules()
@@ -72,7 +73,7 @@ def _add_adapters(model: torch.nn.Module, rank: int, image_only: bool) -> None:
         and in_loss(name)
         and (of_image(name) or not image_only)
         and not name.endswith(".out_proj")
-        and f"{name}.weight" not in projections(model)
+        and f"{name}.weight" not in heads
     ]
     if not targets:
         raise UserError("trainable: lora matches no layer of this model; choose all, image-tower or projections")

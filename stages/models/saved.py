@@ -4,58 +4,64 @@ What training changed is kept by itself (`save_changes`): a head that was traine
 """
 
 import hashlib
+import importlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from stages.errors import UserError
-from stages.models import clip
-from stages.models.encoder import Encoder
+from stages.models.encoder import WholeEncoder
+from stages.models.heads import both, projections
 from stages.models.kinds import is_blip
 
 CHANGES = "changes.safetensors"
+WEIGHTS = ("open_clip_model.safetensors", "model.safetensors")  # open_clip's and transformers' names
 
 
 def exists(folder: Path) -> bool:
-    return _weights(folder) is not None
+    return any((folder / name).is_file() for name in WEIGHTS)
 
 
-def load(folder: Path, changes: Path | None = None) -> Encoder:
+def load(folder: Path, changes: Path | None = None) -> WholeEncoder:
     """A saved model; with `changes`, a folder that `save_changes` made from it, as it was after that training."""
-    if (weights := _weights(folder)) is None:
-        raise UserError(f"no model in {folder}: it has no weights; run: dvc repro")
-    if is_blip(folder):
-        from stages.models import blip
-
-        encoder = blip.from_folder(folder, weights)
-    else:
-        encoder = clip.from_folder(folder, weights)
+    encoder = _library(folder).from_folder(folder, _weights(folder))
     if changes is not None:
-        if not (changes / CHANGES).is_file():
-            raise UserError(f"no trained weights in {changes}: {CHANGES} is missing; run: dvc repro")
-        unknown = encoder.model.load_state_dict(load_file(changes / CHANGES), strict=False).unexpected_keys
+        unknown = encoder.model.load_state_dict(_changes(changes), strict=False).unexpected_keys
         if unknown:
             raise UserError(f"{changes} was not made from {folder}: {unknown[0]} is not in it; run: dvc repro")
     return encoder
 
 
-def create(architecture: str, texts: Iterable[str] = ()) -> Encoder:
+def heads(folder: Path, changes: Path | None = None) -> dict[str, torch.nn.Parameter] | None:
+    """The projections of a saved model and its logit_scale alone: what there is to train on features of its towers.
+
+    None if `changes` are of more than that. Neither the towers nor their libraries are loaded, which takes longer than
+    such a training.
+    """
+    trained = {} if changes is None else _changes(changes)
+    with safe_open(_weights(folder), framework="pt") as tensors:
+        if not trained.keys() <= set(projections(tensors.keys())):
+            return None
+        found = {name: tensors.get_tensor(name) for name in (*both(tensors.keys()), "logit_scale")} | trained
+    return {name: torch.nn.Parameter(tensor) for name, tensor in found.items()}
+
+
+def create(architecture: str, texts: Iterable[str] = ()) -> WholeEncoder:
     """A model with random weights: from a folder with its config, or by its name in open_clip.
 
     `texts` are public; a BLIP whose folder has no tokenizer makes its vocabulary of them.
     """
-    if not is_blip(Path(architecture)):
-        return clip.create(architecture)
-    from stages.models import blip  # transformers takes its time
-
-    return blip.create(Path(architecture), texts)
+    if is_blip(Path(architecture)):
+        return _library(Path(architecture)).create(Path(architecture), texts)
+    return _library(Path(architecture)).create(architecture)
 
 
-def save(encoder: Encoder, folder: Path) -> None:
+def save(encoder: WholeEncoder, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     save_file(state(encoder.model), folder / encoder.layout.weights)
     (folder / encoder.layout.config).write_text(json.dumps(encoder.config, indent=2) + "\n", encoding="utf-8")
@@ -63,10 +69,11 @@ def save(encoder: Encoder, folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
-def save_changes(encoder: Encoder, base: Path, folder: Path) -> None:
-    """The tensors that are not those of the model in `base`."""
-    with safe_open(base / encoder.layout.weights, framework="pt") as before:
-        changed = {k: v for k, v in state(encoder.model).items() if not torch.equal(v, before.get_tensor(k))}
+def save_changes(model: torch.nn.Module | None, base: Path, folder: Path) -> None:
+    """The tensors that are not those of the model in `base`; None for a model that was not trained."""
+    with safe_open(_weights(base), framework="pt") as before:
+        after = state(model) if model is not None else {}
+        changed = {k: v for k, v in after.items() if not torch.equal(v, before.get_tensor(k))}
     save_file(changed, folder / CHANGES)
 
 
@@ -90,6 +97,19 @@ def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in by_identity.values()}
 
 
-def _weights(folder: Path) -> Path | None:
-    names = ("open_clip_model.safetensors", "model.safetensors")
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+def _weights(folder: Path) -> Path:
+    found = [folder / name for name in WEIGHTS if (folder / name).is_file()]
+    if not found:
+        raise UserError(f"no model in {folder}: {' or '.join(WEIGHTS)} is missing; run: dvc repro")
+    return found[0]
+
+
+def _changes(folder: Path) -> dict[str, torch.Tensor]:
+    if not (folder / CHANGES).is_file():
+        raise UserError(f"no trained weights in {folder}: {CHANGES} is missing; run: dvc repro")
+    return load_file(folder / CHANGES)
+
+
+def _library(folder: Path) -> ModuleType:
+    """clip.py or blip.py. Their imports take seconds, so they are not made before they are needed."""
+    return importlib.import_module(f"stages.models.{'blip' if is_blip(folder) else 'clip'}")

@@ -15,14 +15,14 @@ from safetensors.torch import load_file
 
 from stages.errors import UserError
 from stages.models import clip as clips
-from stages.models.encoder import Encoder
+from stages.models.encoder import WholeEncoder
 
 PACKAGES = "tower_packages"  # the key in open_clip_config.json; not copied to saved models, which hold all weights
 IMAGE_WEIGHTS = "models/efficientnet-lite0-57934424.pth"
 TEXT_MODEL = "model"
 
 
-def create(architecture: Path) -> Encoder:
+def create(architecture: Path) -> WholeEncoder:
     """The model with its towers' weights and random projections."""
     config = json.loads((architecture / clips.LAYOUT.config).read_text(encoding="utf-8"))
     if PACKAGES not in config:

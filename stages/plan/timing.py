@@ -14,7 +14,7 @@ from stages import params
 from stages.keys import ON_FROZEN_TOWERS, initial_model_dir
 from stages.models import saved, towers
 from stages.models.batches import Batch
-from stages.models.encoder import Encoder, device_of
+from stages.models.encoder import WholeEncoder, device_of
 from stages.models.heads import Heads, trunks
 from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
@@ -59,7 +59,7 @@ def _seconds(name: str, config, method_name: str, train_json: str, compute_json:
     return max(long, long + (wanted - many) * (long - short) / (many - few))
 
 
-def _model(name: str, config) -> Encoder:
+def _model(name: str, config) -> WholeEncoder:
     """The model as it was made; before that, one of its architecture: weights make no difference to the time."""
     if saved.exists(initial_model_dir(name)):
         return saved.load(initial_model_dir(name))
@@ -68,7 +68,7 @@ def _model(name: str, config) -> Encoder:
     return saved.create(config.architecture, LABELS.captions(0))
 
 
-def _step(encoder: Encoder, method_name: str, train: params.Train, compute: params.Compute):
+def _step(encoder: WholeEncoder, method_name: str, train: params.Train, compute: params.Compute):
     method, device = train.methods[method_name], device_of(compute.device)
     model = encoder.model.to(device).eval()
     shape, tokenize = encoder.preprocess(Image.new("RGB", (8, 8))).shape, encoder.tokenize
@@ -77,7 +77,7 @@ def _step(encoder: Encoder, method_name: str, train: params.Train, compute: para
             image = model.encode_image(torch.zeros(1, *shape, device=device))
             text = model.encode_text(encoder.tokenize(["a photo of a cat."]).to(device))
         model, shape, tokenize = (
-            Heads(model).to(device),
+            Heads(dict(model.named_parameters())).to(device),
             image.shape[1:],
             lambda texts: text.cpu().repeat(len(texts), 1),
         )

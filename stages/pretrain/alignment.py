@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from stages.errors import UserError
 from stages.models import features, towers
-from stages.models.encoder import Encoder
+from stages.models.encoder import WholeEncoder
 from stages.models.heads import projections
 from stages.prepare.format import Manifest, PreparedSplit
 
@@ -28,7 +28,7 @@ CLASSIFIER_RIDGE = 0.1
 
 
 @torch.no_grad()
-def aligned(architecture: Path, data: Path, ridge: float, at_once: int, device: torch.device) -> Encoder:
+def aligned(architecture: Path, data: Path, ridge: float, at_once: int, device: torch.device) -> WholeEncoder:
     labels = Manifest.read(data).labels
     if labels is None:
         raise UserError(f"{data} has no class labels; projections are aligned on labelled public data")
@@ -50,7 +50,8 @@ def aligned(architecture: Path, data: Path, ridge: float, at_once: int, device: 
     weight[len(own) :] = DATA_WEIGHT
     M = _ridge((weight * T).T @ T, (weight * T).T @ W, ridge)  # (text, image)
 
-    image, text = (clip.model.get_parameter(name) for name in projections(clip.model))  # Linear: (outputs, inputs)
+    parameters = dict(clip.model.named_parameters())
+    image, text = (parameters[name] for name in projections(parameters))  # Linear: (outputs, inputs)
     U, S, Vh = torch.linalg.svd(M, full_matrices=False)
     root = S[: len(image)].sqrt()[:, None]
     image.copy_(root * Vh[: len(image)])

@@ -10,13 +10,13 @@ from stages import params
 from stages.keys import data_dir
 from stages.models import saved
 from stages.models.batches import Batch, BatchReader, decoded
-from stages.models.encoder import Encoder, device_of
+from stages.models.encoder import WholeEncoder, device_of
 from stages.models.objectives import Contrastive
 from stages.models.parts import trainable_parameters
 from stages.prepare.format import PreparedSplit
 
 
-def pretrained(config: params.Pretrain, device_name: str) -> Encoder:
+def pretrained(config: params.Pretrain, device_name: str) -> WholeEncoder:
     torch.manual_seed(config.seed)
     rng = np.random.default_rng(config.seed)
     data = PreparedSplit(data_dir(config.data), "train")
@@ -36,7 +36,7 @@ def pretrained(config: params.Pretrain, device_name: str) -> Encoder:
     return encoder
 
 
-def _loss(encoder: Encoder) -> Callable[[Batch], torch.Tensor]:
+def _loss(encoder: WholeEncoder) -> Callable[[Batch], torch.Tensor]:
     if hasattr(encoder.model, "text_decoder"):
         from stages.pretrain import blip
 

@@ -156,10 +156,11 @@ def chunks(
         while count < min(most or len(members), len(members)) and (count + 1) * len(members[count]) <= at_once:
             count += 1
         chunk, members = members[:count], members[count:]
-        size = len(chunk[-1])
+        sizes = np.array([len(records) for records in chunk])
+        present = np.arange(sizes[-1]) < sizes[:, None]
         # A unit is padded with a record of its own: not even a NaN can then reach another unit.
-        indices = np.stack([np.pad(records, (0, size - len(records)), constant_values=records[0]) for records in chunk])
-        present = np.stack([np.arange(size) < len(records) for records in chunk])
+        indices = np.repeat([records[:1] for records in chunk], sizes[-1], axis=1)
+        indices[present] = np.concatenate(chunk)
         yield indices, torch.from_numpy(present)
 
 

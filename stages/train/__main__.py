@@ -13,7 +13,7 @@ from stages.atomic import new_folder, write_json
 from stages.errors import UserError, run
 from stages.keys import ON_FROZEN_TOWERS, WITH_ADAPTERS, Cell, data_dir, features_dir, initial_model_dir
 from stages.models import saved
-from stages.models.batches import BatchReader, decoded
+from stages.models.batches import BatchReader, Images, decoded
 from stages.models.encoder import Encoder, device_of
 from stages.models.features import Features
 from stages.models.heads import Heads
@@ -35,30 +35,32 @@ def main() -> None:
     parser.add_argument("--cell", required=True, help="task/dataset/model/method/eps-E/seed-S")
     cell, p = Cell.parse(parser.parse_args().cell), params.load()
     facts = PrivacyFacts.read(cell.privacy_json)
-    encoder, initial = saved.load(initial_model_dir(cell.model)), saved.sha256(initial_model_dir(cell.model))
+    initial = saved.sha256(initial_model_dir(cell.model))
 
-    training = TrainingFacts(
-        cell=str(cell), privacy=facts, train=None, trained_parameters=0, initial_model=initial, key="none"
+    model, training = (
+        None,
+        TrainingFacts(
+            cell=str(cell), privacy=facts, train=None, trained_parameters=0, initial_model=initial, key="none"
+        ),
     )
     if cell.epsilon != "0":
-        training = fine_tune(encoder, cell, p, facts, initial)
+        model, training = fine_tuned(cell, p, facts, initial)
     with new_folder(cell.model_dir) as folder:
-        saved.save_changes(encoder, initial_model_dir(cell.model), folder)
+        saved.save_changes(model, initial_model_dir(cell.model), folder)
     write_json(cell.training_json, training.model_dump())
 
 
-def fine_tune(encoder: Encoder, cell: Cell, p: params.Params, facts: PrivacyFacts, initial: str) -> TrainingFacts:
-    """Train in place; returns the public facts of the training."""
+def fine_tuned(
+    cell: Cell, p: params.Params, facts: PrivacyFacts, initial: str
+) -> tuple[torch.nn.Module, TrainingFacts]:
+    """The trained model and the public facts of its training."""
     t, data = p.train.on(cell.dataset), PreparedSplit(data_dir(cell.dataset), "train")
     method = t.methods[cell.method]
     plan = plan_of(cell, p, facts, data.units)
     key = choose_key(cell, p.privacy)
 
-    manifest, images = Manifest.read(data_dir(cell.dataset)), decoded(data, encoder)
-    if method.trainable in ON_FROZEN_TOWERS:
-        features = Features(features_dir(cell.dataset, cell.model))
-        features.require(manifest.data_hash, initial)
-        encoder, images = features.headed(encoder), features.images("train")
+    manifest = Manifest.read(data_dir(cell.dataset))
+    encoder, images = what_sees(cell, method, data, manifest, initial)
     model = encoder.model.to(device_of(p.compute.device))
     special = speed_up(model, p.compute)
     parameters = trainable_parameters(model, method.trainable, method.lora_rank, cell.seed)
@@ -87,7 +89,7 @@ def fine_tune(encoder: Encoder, cell: Cell, p: params.Params, facts: PrivacyFact
         merge_adapters(model)
         without = set()
     used = t.model_dump(exclude={"methods", "overrides"}) | method.model_dump(exclude_none=True, exclude=without)
-    return TrainingFacts(
+    return model, TrainingFacts(
         cell=str(cell),
         privacy=facts,
         train=used,
@@ -96,6 +98,19 @@ def fine_tune(encoder: Encoder, cell: Cell, p: params.Params, facts: PrivacyFact
         key=key.origin,
         diagnostics=figures,
     )
+
+
+def what_sees(
+    cell: Cell, method: params.Method, data: PreparedSplit, manifest: Manifest, initial: str
+) -> tuple[Encoder, Images]:
+    """The initial model and its view of the images: what frozen towers made of them, or the pixels."""
+    folder = initial_model_dir(cell.model)
+    if method.trainable in ON_FROZEN_TOWERS:
+        features = Features(features_dir(cell.dataset, cell.model))
+        features.require(manifest.data_hash, initial)
+        return features.encoder(saved.heads(folder)), features.images("train")
+    encoder = saved.load(folder)
+    return encoder, decoded(data, encoder)
 
 
 def speed_up(model: torch.nn.Module, compute: params.Compute) -> bool:

@@ -78,7 +78,7 @@ def test_trunk_and_head_are_the_model(architecture):
             inputs = model.encode_image(images), model.encode_text(tokenize(TEXTS))
         assert not torch.equal(inputs[0][:, : whole[0].shape[1]], whole[0])
         again = model.encode_image(images, normalize=True), model.encode_text(tokenize(TEXTS), normalize=True)
-        headed = Heads(model)(*inputs)
+        headed = Heads(dict(model.named_parameters()))(*inputs)
     for a, b, c in zip(whole, again, headed, strict=True):
         assert torch.equal(a, b) and torch.allclose(a, c, atol=1e-6)
 
@@ -86,8 +86,8 @@ def test_trunk_and_head_are_the_model(architecture):
 def test_a_model_without_separate_projections_is_refused():
     model = clips.create("RN50").model  # its image tower ends in attention
     with pytest.raises(UserError, match="cannot be frozen apart from their projections"):
-        Heads(model)
-    assert len(projections(model)) == 1
+        Heads(dict(model.named_parameters()))
+    assert len(projections(dict(model.named_parameters()))) == 1
 
 
 def test_features_are_what_the_trunk_gives_row_by_row(data, encoded):
@@ -147,7 +147,7 @@ def test_training_on_features_gives_the_weights_of_training_through_the_frozen_t
         whole = tiny()
         clip, images = whole, decoded(split, whole)
         if on_features:
-            clip, images = encoded.headed(whole), encoded.images("train")
+            clip, images = encoded.encoder(dict(whole.model.named_parameters())), encoded.images("train")
         parameters = trainable_parameters(clip.model, part)
         objective = objective_of(loss, clip, parameters, LABELS)
         assert bool(objective.factors) == on_features
@@ -166,7 +166,7 @@ def test_factored_sums_are_those_of_the_whole_model(data, encoded, case):
     mechanism, loss, part = CASES[case]
     split, sums = PreparedSplit(data, "train"), []
     for module, whole in ((gradients, tiny()), (factored, tiny())):
-        clip = whole if module is gradients else encoded.headed(whole)
+        clip = whole if module is gradients else encoded.encoder(dict(whole.model.named_parameters()))
         images = decoded(split, whole) if module is gradients else encoded.images("train")
         parameters = trainable_parameters(clip.model, part)
         objective = objective_of(loss, clip, parameters, LABELS)
@@ -184,7 +184,11 @@ def test_a_step_on_features_of_the_middle_size_model_is_at_least_20_times_as_fas
     features.write(tmp_path, clip, data, "model", 8, CPU)
     encoded, seconds = features.Features(tmp_path), {}
     for on_features in (False, True):
-        used, images = (encoded.headed(clip), encoded.images("train")) if on_features else (clip, decoded(split, clip))
+        used, images = (
+            (encoded.encoder(dict(clip.model.named_parameters())), encoded.images("train"))
+            if on_features
+            else (clip, decoded(split, clip))
+        )
         parameters = trainable_parameters(used.model, "projections")
         objective = objective_of("contrastive", used, parameters, LABELS)
         optimizer, sampling = torch.optim.AdamW(parameters.values()), PoissonSampling(split.units, N)  # q = 1

@@ -143,12 +143,21 @@ def test_only_what_changed_is_kept_and_comes_back(original, archive, tmp_path):
     with torch.no_grad():
         clip.model.visual.proj.add_(1.0)
     (tmp_path / "run").mkdir()
-    saved.save_changes(clip, tmp_path / "base", tmp_path / "run")
+    saved.save_changes(clip.model, tmp_path / "base", tmp_path / "run")
     assert saved.changed(tmp_path / "run") == ["visual.proj"]
+    heads = saved.heads(tmp_path / "base", tmp_path / "run")  # without the towers
+    assert set(heads) == {"visual.proj", "text_projection", "logit_scale"}
+    assert all(torch.equal(tensor, clip.model.get_parameter(name)) for name, tensor in heads.items())
     again = saved.load(tmp_path / "base", tmp_path / "run")
     assert torch.equal(features(again.model.eval()), features(clip.model.eval()))
     with pytest.raises(UserError, match="dvc repro"):
         saved.load(tmp_path / "base", tmp_path)
+    with torch.no_grad():
+        clip.model.ln_final.bias.add_(1.0)
+    saved.save_changes(clip.model, tmp_path / "base", tmp_path / "run")
+    assert saved.heads(tmp_path / "base", tmp_path / "run") is None  # a tower was trained too
+    saved.save_changes(None, tmp_path / "base", tmp_path / "run")
+    assert saved.changed(tmp_path / "run") == []
 
 
 def test_towers_from_packages_know_what_they_learned():

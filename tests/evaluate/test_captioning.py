@@ -1,0 +1,127 @@
+"""Captioning from prepared data to scores, by the stages' own commands, and on real photos where they are there."""
+
+import json
+
+import pytest
+import torch
+
+from stages import params
+from stages.errors import UserError
+from stages.evaluate import captioning
+from stages.models import saved
+from stages.models.batches import decoded
+from stages.prepare import scenes
+from stages.prepare.format import Dataset, PreparedSplit, Row, png, write
+from tests.conftest import Project, small_params
+
+CPU = torch.device("cpu")
+METRICS = {"bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor"}
+
+
+def captioning_params(**sections) -> dict:
+    values = small_params()
+    values["sweep"] |= {"task": ["captioning"], "dataset": ["mine"], "model": ["tiny-blip"], "epsilon": [1]}
+    values["prepare"]["public-scenes"] = {"source": "scenes", "style": "public", "train": 60, "test": 5, "seed": 0}
+    values["pretrain"]["tiny-blip"] = {
+        "architecture": "stages/models/configs/tiny-blip",
+        "data": "public-scenes",
+        "steps": 3,
+        "batch_size": 8,
+        "lr": 0.001,
+        "seed": 0,
+    }
+    batch = {"batch_size": 8, "epochs": None, "steps": 2, "trainable": "image-tower"}
+    values["train"]["methods"]["batch"] |= batch
+    values["evaluate"] |= {"caption_tokens": 12, "batch_size": 64}
+    return values | sections
+
+
+def run_cell(project: Project, cell: str) -> tuple[dict, list[dict]]:
+    """Every stage up to the scores; returns metrics and captions."""
+    _, dataset, model, *_ = cell.split("/")
+    for command in [
+        ("prepare", "--dataset", dataset),
+        ("prepare", "--dataset", "public-scenes"),
+        ("pretrain", "--model", model),
+        ("encode", "--dataset", dataset, "--model", model),
+        *((stage, "--cell", cell) for stage in ("calibrate", "train", "evaluate")),
+    ]:
+        done = project.stage(*command)
+        assert done.returncode == 0, done.stderr[-2000:]
+    results = project.folder / "results" / cell
+    assert (results / "picture.png").stat().st_size > 10_000
+    return json.loads((results / "metrics.json").read_text()), json.loads((results / "details.json").read_text())
+
+
+def test_real_photos_from_their_json_to_scores(project, shared_data):
+    """Flickr8k's sample: a record is a photo with its five captions."""
+    coco = {
+        "path": str(shared_data / "flickr8k"),
+        "train": {"annotations": "captions_train.json", "images": "images"},
+        "test": {"annotations": "captions_test.json", "images": "images", "units": 20},
+    }
+    project.write_params(captioning_params(coco={"mine": coco}))
+    metrics, details = run_cell(project, "captioning/mine/tiny-blip/batch/eps-1/seed-0")
+    assert metrics["n"] == len(details["captions"]) == 20 and metrics["primary"] == "cider"
+    assert metrics.keys() >= METRICS and ("spice" in metrics) != ("spice" in metrics.get("not_run", {}))
+    assert all(len(c["references"]) == 5 for c in details["captions"])
+    manifest = json.loads((project.folder / "data/mine/manifest.json").read_text())
+    training = (project.folder / "runs/captioning/mine/tiny-blip/batch/eps-1/seed-0/training.json").read_text()
+    assert json.loads(training)["privacy"]["guarantee"]["n"] == manifest["n"] > 400
+    moved = saved.changed(project.folder / "runs/captioning/mine/tiny-blip/batch/eps-1/seed-0/model")
+    assert moved and all(name.startswith(("vision_model.", "vision_proj.")) for name in moved)
+
+
+def odd_data(folder) -> PreparedSplit:
+    """Captions that are not plain English, one that is very long, and an image whose one caption has no words."""
+    picture = png(torch.randint(255, (64, 64, 3), dtype=torch.uint8).numpy())
+    texts = [("ein größerer Kreis, 赤い丸 🙂",), ("word " * 500,), ("...",), ("a red circle", "one circle")]
+    rows = [Row(picture, text, None, f"row-{i}") for i, text in enumerate(texts)]
+    train = [Row(picture, ("a circle",), None, "train")]
+    write(folder, "odd", Dataset("made by the test", "none", None, train, rows))
+    return PreparedSplit(folder, "test")
+
+
+def test_odd_captions_and_a_model_that_says_nothing_have_scores(tmp_path, monkeypatch):
+    data = odd_data(tmp_path / "odd")
+    encoder = saved.create("stages/models/configs/tiny-blip", [*scenes.PUBLIC.one, "a red circle"])
+    config = params.load().evaluate
+    from stages.models import blip
+
+    said = iter(["", "one red circle", "größer \n | ||| word", "a red circle"])
+    monkeypatch.setattr(blip, "captions", lambda _, images, *__: [next(said) for _ in images])
+    result = captioning.evaluate(encoder, data, decoded(data, encoder), config, CPU)
+    metrics = result.metrics()
+    assert metrics.n == 4 and metrics.scores.keys() >= METRICS
+    assert result.scores.per_image["rouge_l"][3] == 1.0 and result.scores.per_image["rouge_l"][0] == 0.0
+    result.draw("odd", tmp_path / "sheet.png")
+    assert (tmp_path / "sheet.png").stat().st_size > 10_000
+
+
+def test_a_clip_cannot_caption_and_says_so(tmp_path):
+    clip = saved.create("stages/models/configs/tiny-clip")
+    data = odd_data(tmp_path / "odd")
+    with pytest.raises(UserError, match="needs a model with a caption decoder"):
+        captioning.evaluate(clip, data, decoded(data, clip), params.load().evaluate, CPU)
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "message"),
+    [
+        ({"sweep": {"model": ["tiny-clip"]}}, None, "captioning needs a BLIP, and 'tiny-clip' is none"),
+        ({"sweep": {"method": ["example"]}}, None, "prompts needs classes, and captions have none"),
+        ({"train": {"methods": {"batch": {"trainable": "image-projection"}}}}, None, "reaches no caption"),
+    ],
+)
+def test_what_can_move_no_caption_is_refused_before_anything_runs(tmp_path, section, value, message):
+    from ruamel.yaml import YAML
+
+    from stages.params.schema import merge
+
+    values = captioning_params()
+    values["prepare"]["mine"] = {"source": "scenes", "style": "private", "train": 60, "test": 5, "seed": 0}
+    merge(values, section)
+    path = tmp_path / "params.yaml"
+    YAML(typ="safe").dump(values, path)
+    with pytest.raises(UserError, match=message):
+        params.load(path)

@@ -1,27 +1,9 @@
 """params.yaml as typed, frozen objects: `params.load()`."""
 
+from stages.params.data import Benchmark, Coco, CocoSplit, Folder, FontDigits, Mnist5k, OpticalDigits, Source
+from stages.params.models import Align, BlipWeights, Pretrain, Weights
 from stages.params.reading import load
-from stages.params.schema import (
-    Align,
-    Benchmark,
-    BlipWeights,
-    Coco,
-    CocoSplit,
-    Compute,
-    Evaluate,
-    Folder,
-    FontDigits,
-    GroupMethod,
-    Method,
-    Mnist5k,
-    OpticalDigits,
-    Params,
-    Pretrain,
-    Privacy,
-    Source,
-    Train,
-    Weights,
-)
+from stages.params.schema import Compute, Evaluate, GroupMethod, Method, Params, Privacy, Train
 
 __all__ = [
     "Align",

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from stages.errors import UserError
 from stages.keys import IMAGE_PARTS, LOSSES, ON_FROZEN_TOWERS
 from stages.models.kinds import is_blip
-from stages.params.schema import Benchmark, Source
+from stages.params.data import Benchmark, Source
 
 DATA = ("prepare", "folders", "coco")  # sections with datasets
 MODELS = ("pretrain", "align", "weights")

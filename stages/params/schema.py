@@ -3,21 +3,15 @@
 import copy
 import itertools
 from collections.abc import Iterator
-from pathlib import PurePath
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from stages.errors import UserError
 from stages.keys import LOSSES, METHODS, PARTS, SAMPLERS, TASKS, Cell, canonical_epsilon
-
-T = TypeVar("T")
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
-PositiveInt = Annotated[int, Field(gt=0, strict=True)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-PositiveFloat = Annotated[Number, Field(gt=0)]
-Fraction = Annotated[Number, Field(gt=0, lt=1)]
-Seed = Annotated[int, Field(ge=0, strict=True)]
+from stages.params.data import BuiltIn, Coco, Folder, Source
+from stages.params.models import Align, BlipWeights, Pretrain, Published, Weights
+from stages.params.types import Axis, Name, Number, PositiveFloat, PositiveInt, Section, Seed
 
 
 def merge(into: dict, values: dict) -> None:
@@ -27,16 +21,6 @@ def merge(into: dict, values: dict) -> None:
             merge(into[key], value)
         else:
             into[key] = copy.deepcopy(value)
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-def _no_repeats(values: list) -> list:
-    if repeated := [v for v in dict.fromkeys(values) if values.count(v) > 1]:
-        raise ValueError(f"{', '.join(map(repr, repeated))} is there more than once")
-    return values
 
 
 def _canonical_epsilons(values: list) -> list[str]:
@@ -58,9 +42,6 @@ def _canonical_epsilons(values: list) -> list[str]:
     return [str(value) for value in values]
 
 
-Axis = Annotated[list[T], Field(min_length=1), AfterValidator(_no_repeats)]
-
-
 class Sweep(Section):
     task: Axis[Literal[TASKS]]
     dataset: Axis[Name]
@@ -68,124 +49,6 @@ class Sweep(Section):
     method: Axis[Literal[METHODS]]
     epsilon: Annotated[list[Any], Field(min_length=1), AfterValidator(_canonical_epsilons)]
     seed: Axis[Seed]
-
-
-class Mnist5k(Section):
-    source: Literal["mnist5k"]
-
-
-class Part(Section):
-    """Low data: train on a stratified part of the training units; n, q and delta follow it."""
-
-    train_fraction: Fraction | None = None
-    subset_seed: Seed = 0  # chooses the units
-
-
-class Benchmark(Part):
-    source: Literal["mnist", "fashion-mnist", "cifar10", "cifar100", "svhn", "gtsrb"]
-    root: str = "raw"  # in torchvision's layout; what is not there is fetched once and put there
-
-
-class OpticalDigits(Section):
-    source: Literal["optical-digits"]
-    train: PositiveInt
-    seed: Seed
-
-
-class FontDigits(Section):
-    source: Literal["font-digits"]
-    train: PositiveInt
-    test: PositiveInt
-    seed: Seed
-
-
-class Scenes(Section):
-    source: Literal["scenes"]
-    style: Literal["public", "private"]  # two worlds of the same things
-    train: PositiveInt
-    test: PositiveInt
-    seed: Seed
-
-
-class Folder(Part):
-    path: str
-    classes: Axis[str] | None = None  # in the order of integer labels; by default the labels of the public test split
-    templates: Axis[Annotated[str, Field(pattern=r"\{\}")]] = ["a photo of a {}."]
-    test_fraction: Fraction | None = None  # where the folder has no test split of its own
-    licence: str = "not stated"
-    public: bool = False  # whether a model may be pretrained on it without privacy
-
-
-def _stays_inside(value: str) -> str:
-    if PurePath(value).is_absolute() or ".." in PurePath(value).parts:
-        raise ValueError(f"{value!r} must be relative to `path` and stay in it: that folder is what DVC watches")
-    return value
-
-
-class CocoSplit(Section):
-    annotations: Annotated[str, Field(min_length=1), AfterValidator(_stays_inside)]  # the JSON file
-    images: Annotated[str, Field(min_length=1), AfterValidator(_stays_inside)]  # the folder of its file names
-    units: PositiveInt | None = None  # a random subset of so many images; n, q and delta follow it
-
-
-class Coco(Section):
-    """Captioned photos described by COCO's JSON, as VizWiz publishes it."""
-
-    path: str
-    train: CocoSplit
-    test: CocoSplit
-    seed: Seed = 0  # chooses the units
-    licence: str = "not stated"
-    public: bool = False  # whether a model may be pretrained on it without privacy
-
-
-BuiltIn = Mnist5k | Benchmark | FontDigits | OpticalDigits | Scenes
-Source = BuiltIn | Folder | Coco
-
-
-class Pretrain(Section):
-    """A model that learns from public data alone."""
-
-    architecture: str  # an open_clip name, or a folder with its config (open_clip's, or that of a BLIP)
-    data: Name
-    steps: PositiveInt
-    batch_size: PositiveInt
-    lr: PositiveFloat
-    seed: Seed
-
-
-class Align(Section):
-    """Pretrained towers that come in Python packages, and projections fitted to public data."""
-
-    architecture: str  # a folder with open_clip_config.json that names the packages
-    data: Name
-    ridge: PositiveFloat
-
-
-class Weights(Section):
-    """Published weights."""
-
-    architecture: str  # an open_clip name
-    pretrained: str  # one of its tags, as openai
-    file: str | None = None  # a local file with them; without one they are downloaded
-
-
-class BlipWeights(Section):
-    """Published weights of a BLIP, each by its name on the hub or a local folder."""
-
-    architecture: Literal["blip"]
-    captioner: str  # its vision tower and caption decoder, as Salesforce/blip-image-captioning-base
-    contrastive: str  # its contrastive and matching heads, as Salesforce/blip-itm-base-coco
-
-
-def _library(value: Any) -> str:
-    architecture = value.get("architecture") if isinstance(value, dict) else getattr(value, "architecture", None)
-    return "blip" if architecture == "blip" else "open_clip"
-
-
-Published = Annotated[
-    Annotated[Weights, Tag("open_clip")] | Annotated[BlipWeights, Tag("blip")], Discriminator(_library)
-]
 
 
 def _delta(value: Any) -> Any:
@@ -246,7 +109,7 @@ class Train(Section):
     eps: PositiveFloat
     weight_decay: Annotated[Number, Field(ge=0)]
     precision: Literal["float32", "bf16"] = "float32"  # of the model's arithmetic; weights, clipping, noise: float32
-    overrides: dict[Name, dict[str, Any]] = {}  # by dataset: values of this section that take the place of those above
+    overrides: dict[Name, dict[str, Any]] = Field({})  # by dataset: values in place of those above
 
     @model_validator(mode="after")
     def _every_override_fits(self) -> "Train":
@@ -297,7 +160,7 @@ class Params(Section):
     evaluate: Evaluate
     publish: Publish
     compute: Compute
-    presets: dict[Name, dict[str, Any]] = {}  # named values for the sections above; see presets.py
+    presets: dict[Name, dict[str, Any]] = Field({})  # named values for the sections above; see presets.py
 
     @property
     def datasets(self) -> dict[str, Source]:

@@ -37,6 +37,7 @@ from stages.prepare.format import Manifest
 from stages.report.fingerprint import fingerprint
 from stages.report.gallery import page_name
 from stages.report.paths import CSV, GALLERY, PAPER, PLOTS, PUBLISHED, TABLE
+from stages.report.runs import find_runs, parent_run
 from stages.report.statement import guarantee_tag, paper_epsilon, sound_epsilon, statement
 from stages.report.table import Outcome, read_outcome
 
@@ -228,40 +229,6 @@ class Publisher:
 def alias(cell: Cell) -> str:
     """eps-0_5: an alias may hold letters, digits, - and _ only."""
     return f"eps-{cell.epsilon.replace('.', '_')}"
-
-
-def experiment_id(client: MlflowClient, cell: Cell) -> str:
-    name = f"dp-clip {cell.task}"
-    found = client.get_experiment_by_name(name)
-    if found is not None and found.lifecycle_stage == "deleted":
-        raise UserError(
-            f"the experiment {name!r} was deleted in MLflow; bring it back with: "
-            f"mlflow experiments restore --experiment-id {found.experiment_id} (or erase it with: mlflow gc)"
-        )
-    if found is not None:
-        return found.experiment_id
-    # A local store keeps its artifacts beside it; a server decides for itself.
-    local = mlflow.get_tracking_uri().startswith("sqlite:")
-    location = Path("mlartifacts").resolve().as_uri() if local else None
-    kind = {"mlflow.experimentKind": "custom_model_development"}  # the page opens on runs, not on chat traces
-    return client.create_experiment(name, location, tags=kind)
-
-
-def find_runs(client: MlflowClient, cell: Cell, tags: dict[str, str]) -> list[Run]:
-    query = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
-    return list(client.search_runs([experiment_id(client, cell)], query))
-
-
-def parent_run(client: MlflowClient, cell: Cell) -> Run:
-    """The run that holds the sweep together; its children are the cells."""
-    if found := find_runs(client, cell, {"sweep": cell.sweep}):
-        return found[0]
-    name = f"{cell.dataset}, {cell.model}"
-    created = client.create_run(experiment_id(client, cell), run_name=name, tags={"sweep": cell.sweep})
-    client.log_param(created.info.run_id, "dataset", cell.dataset)
-    client.log_param(created.info.run_id, "model", cell.model)
-    client.set_terminated(created.info.run_id)
-    return created
 
 
 def publish_report(client: MlflowClient, cell: Cell) -> None:

@@ -1,0 +1,52 @@
+"""Where initial models come from: the sections pretrain, align and weights. None of them sees private data."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Tag
+
+from stages.params.types import Name, PositiveFloat, PositiveInt, Section, Seed
+
+
+class Pretrain(Section):
+    """A model that learns from public data alone."""
+
+    architecture: str  # an open_clip name, or a folder with its config (open_clip's, or that of a BLIP)
+    data: Name
+    steps: PositiveInt
+    batch_size: PositiveInt
+    lr: PositiveFloat
+    seed: Seed
+
+
+class Align(Section):
+    """Pretrained towers that come in Python packages, and projections fitted to public data."""
+
+    architecture: str  # a folder with open_clip_config.json that names the packages
+    data: Name
+    ridge: PositiveFloat
+
+
+class Weights(Section):
+    """Published weights."""
+
+    architecture: str  # an open_clip name
+    pretrained: str  # one of its tags, as openai
+    file: str | None = None  # a local file with them; without one they are downloaded
+
+
+class BlipWeights(Section):
+    """Published weights of a BLIP, each by its name on the hub or a local folder."""
+
+    architecture: Literal["blip"]
+    captioner: str  # its vision tower and caption decoder, as Salesforce/blip-image-captioning-base
+    contrastive: str  # its contrastive and matching heads, as Salesforce/blip-itm-base-coco
+
+
+def _library(value: Any) -> str:
+    architecture = value.get("architecture") if isinstance(value, dict) else getattr(value, "architecture", None)
+    return "blip" if architecture == "blip" else "open_clip"
+
+
+Published = Annotated[
+    Annotated[Weights, Tag("open_clip")] | Annotated[BlipWeights, Tag("blip")], Discriminator(_library)
+]

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from stages.errors import UserError
-from stages.evaluate.caption_scores import CaptionScores, require_java, score
+from stages.evaluate.caption_scores import CaptionScores, meteor_program, require_java, score
 from stages.evaluate.results import Metrics, mean_interval
 
 BLEU = ("bleu_1", "bleu_2", "bleu_3", "bleu_4")
@@ -225,6 +225,16 @@ for line in sys.stdin:
     assert found.not_run["meteor"] == "its program failed: Error: no memory left"
     assert found.corpus == {name: value for name, value in cases.corpus.items() if name != "meteor"}
     assert children() == before
+
+
+@needs_java
+@pytest.mark.timeout(120)
+def test_meteors_process_ends_also_when_it_is_interrupted():
+    with pytest.raises(KeyboardInterrupt), meteor_program() as scorer:
+        scorer.lock.acquire()  # as in the middle of a computation
+        raise KeyboardInterrupt
+    assert scorer.meteor_p.returncode is not None
+    assert not scorer.lock.locked()  # or the end of the object would wait for it
 
 
 @needs_java

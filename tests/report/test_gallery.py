@@ -1,6 +1,8 @@
 """The page of captions, from results written by hand: what is in it, that it is harmless, and how it looks."""
 
+import base64
 import dataclasses
+import io
 import json
 import re
 from html.parser import HTMLParser
@@ -127,7 +129,8 @@ def test_the_page_is_one_file_that_loads_nothing(in_project):
     text = pages(SWEEP, in_project / "gallery")["captioning-scenes-tiny-blip.html"]
     page = Page(text)
     assert all(source.startswith("data:image/") for source in page.images)
-    assert len(page.images[0]) < 20_000  # was 900 pixels wide
+    first = Image.open(io.BytesIO(base64.b64decode(page.images[0].split(",")[1])))
+    assert first.size == (gallery.SIDE, gallery.SIDE * 600 // 900)  # was 900 pixels wide
     assert not {"script", "link", "iframe", "object"} & set(page.elements)
     assert "http" not in re.sub(r"data:[^\"]*", "", text).replace("http-equiv", "")
 
@@ -189,7 +192,9 @@ def test_the_page_is_readable_on_a_laptop_and_on_a_phone(in_project):
             assert page.title() == "Captions: scenes, tiny-blip"
             assert page.evaluate("document.documentElement.scrollWidth") <= width  # nothing to scroll sideways for
             assert page.locator("img").evaluate_all("images => images.every(image => image.naturalWidth > 0)")
-            assert page.get_by_text("caption 3 of group 5 seed 0").is_visible()
+            said = [page.get_by_text(f"caption 3 of group {epsilon} seed 0").bounding_box() for epsilon in ("1", "5")]
+            assert min(box["width"] for box in said) > 100
+            assert (said[0]["y"] == said[1]["y"]) == (width == 1366)  # side by side, or one below the other
             assert not [url for url in asked if not url.startswith(("file:", "data:"))]
             page.screenshot(path=str(in_project / f"{width}.png"), full_page=width > 1000)
         browser.close()

@@ -1,6 +1,7 @@
 """Captioning from prepared data to scores, by the stages' own commands, and on real photos where they are there."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from stages.models.batches import decoded
 from stages.prepare import scenes
 from stages.prepare.format import Dataset, PreparedSplit, Row, png, write
 from tests.conftest import Project, small_params
+from tests.report.test_publish import SCRIPT
 
 CPU = torch.device("cpu")
 METRICS = {"bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor"}
@@ -70,6 +72,38 @@ def test_real_photos_from_their_json_to_scores(project, shared_data):
     assert json.loads(training)["privacy"]["guarantee"]["n"] == manifest["n"] > 400
     moved = saved.changed(project.folder / "runs/captioning/mine/tiny-blip/batch/eps-1/seed-0/model")
     assert moved and all(name.startswith(("vision_model.", "vision_proj.")) for name in moved)
+
+
+def photos(folder, counts: dict[str, int]) -> dict:
+    """Scenes as files with COCO's JSON beside them; returns the entry for params.yaml."""
+    entry = {"path": folder.name}
+    for split, count in counts.items():
+        (folder / split).mkdir(parents=True)
+        rows = list(getattr(scenes.load("private", train=count, test=count, seed=len(split)), split))
+        for i, row in enumerate(rows):
+            (folder / split / f"{i}.png").write_bytes(row.image)
+        annotations = [{"image_id": i, "caption": text} for i, row in enumerate(rows) for text in row.texts]
+        listed = [{"id": i, "file_name": f"{i}.png"} for i in range(count)]
+        (folder / f"{split}.json").write_text(json.dumps({"images": listed, "annotations": annotations}))
+        entry[split] = {"annotations": f"{split}.json", "images": split}
+    return entry
+
+
+def test_dvc_brings_photos_to_a_published_model_that_captions_an_image_file(project, tmp_path):
+    entry = photos(project.folder / "photos", {"train": 40, "test": 6})
+    project.write_params(captioning_params(coco={"mine": entry}))
+    done = project.run("dvc", "repro", "publish")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    table, paper = (project.folder / f"report/{name}.md" for name in ("table", "paper"))
+    assert "CIDEr x 100" in table.read_text() and "published: DP-BLIP" in paper.read_text()
+    assert (project.folder / "report/gallery/captioning-mine-tiny-blip.html").stat().st_size > 5_000
+    details = project.folder / "results/captioning/mine/tiny-blip/batch/eps-1/seed-0/details.json"
+    expected = json.loads(details.read_text())["captions"][3]
+    where = [f"sqlite:///{project.folder / 'mlflow.db'}", "models:/dp-clip.captioning.mine.tiny-blip.batch@eps-1"]
+    image = project.folder / "photos/test/3.png"
+    said = Project(tmp_path).run(sys.executable, "-c", SCRIPT, *where, str(image))
+    assert said.returncode == 0, said.stderr[-2000:]
+    assert json.loads(said.stdout.splitlines()[-1]) == [{"caption": expected["caption"]}]
 
 
 def odd_data(folder) -> PreparedSplit:

@@ -5,12 +5,14 @@ import sys
 
 import pytest
 import torch
+from ruamel.yaml import YAML
 
 from stages import params
 from stages.errors import UserError
 from stages.evaluate import captioning
-from stages.models import saved
+from stages.models import blip, saved
 from stages.models.batches import decoded
+from stages.params.schema import merge
 from stages.prepare import scenes
 from stages.prepare.format import Dataset, PreparedSplit, Row, png, write
 from tests.conftest import Project, small_params
@@ -120,8 +122,6 @@ def test_odd_captions_and_a_model_that_says_nothing_have_scores(tmp_path, monkey
     data = odd_data(tmp_path / "odd")
     encoder = saved.create("stages/models/configs/tiny-blip", [*scenes.PUBLIC.one, "a red circle"])
     config = params.load().evaluate
-    from stages.models import blip
-
     said = iter(["", "one red circle", "größer \n | ||| word", "a red circle"])
     monkeypatch.setattr(blip, "captions", lambda _, images, *__: [next(said) for _ in images])
     result = captioning.evaluate(encoder, data, decoded(data, encoder), config, CPU)
@@ -140,18 +140,14 @@ def test_a_clip_cannot_caption_and_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("section", "value", "message"),
+    ("section", "message"),
     [
-        ({"sweep": {"model": ["tiny-clip"]}}, None, "captioning needs a BLIP, and 'tiny-clip' is none"),
-        ({"sweep": {"method": ["example"]}}, None, "prompts needs classes, and captions have none"),
-        ({"train": {"methods": {"batch": {"trainable": "image-projection"}}}}, None, "reaches no caption"),
+        ({"sweep": {"model": ["tiny-clip"]}}, "captioning needs a BLIP, and 'tiny-clip' is none"),
+        ({"sweep": {"method": ["example"]}}, "prompts needs classes, and captions have none"),
+        ({"train": {"methods": {"batch": {"trainable": "image-projection"}}}}, "reaches no caption"),
     ],
 )
-def test_what_can_move_no_caption_is_refused_before_anything_runs(tmp_path, section, value, message):
-    from ruamel.yaml import YAML
-
-    from stages.params.schema import merge
-
+def test_what_can_move_no_caption_is_refused_before_anything_runs(tmp_path, section, message):
     values = captioning_params()
     values["prepare"]["mine"] = {"source": "scenes", "style": "private", "train": 60, "test": 5, "seed": 0}
     merge(values, section)

@@ -152,9 +152,7 @@ def create(folder: Path, texts: Iterable[str]) -> BlipEncoder:
     """Random weights. A folder without a tokenizer gets a vocabulary of its own, of these public texts."""
     config, files = _read(folder)
     if TOKENIZER[0] not in files:
-        text = config["text_config"]
-        files |= vocabulary.learn(texts, text["vocab_size"], TEXT_TOKENS)
-        text["vocab_size"] = Tokenizer.from_str(files[TOKENIZER[0]].decode()).get_vocab_size()
+        files |= vocabulary.learn(texts, config["text_config"]["vocab_size"], TEXT_TOKENS)
     return assemble(config, files, None)
 
 

@@ -30,7 +30,7 @@ LABELS = Labels(classes=("cat", "dog"), templates=("a photo of a {}.",))
 
 def seconds_a_step(
     name: str,
-    config: params.Pretrain | params.Align | params.Weights,
+    config: params.Pretrain | params.Align | params.Weights | params.BlipWeights,
     method_name: str,
     train: params.Train,
     compute: params.Compute,
@@ -65,6 +65,8 @@ def _model(name: str, config) -> WholeEncoder:
         return saved.load(initial_model_dir(name))
     if isinstance(config, params.Align):
         return towers.create(Path(config.architecture))
+    if isinstance(config, params.BlipWeights):
+        return saved.create("stages/models/configs/blip-base", LABELS.captions(0))
     return saved.create(config.architecture, LABELS.captions(0))
 
 

@@ -46,7 +46,7 @@ def pipeline(targets: list[str] | None = None, workers: int = 2) -> State:
         try:
             if stage in stages.fresh:
                 return Completed(name="Cached", message="up to date")
-            command = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", stage]
+            command = [sys.executable, "-m", "flows.dvc", "--wait-for-lock", "repro", "--single-item", stage]
             with slots:
                 code, output = processes.run(command, environment)
             words = output.split("Updating lock file")[0]  # after it DVC only gives hints about git

@@ -22,6 +22,7 @@ from flows import graph
 from flows.processes import Processes
 from stages import params
 from stages.errors import UserError, run
+from stages.evaluate.java import require_java
 from stages.report.paths import TABLE
 
 UNCHANGED = ("didn't change, skipping", "is cached - skipping run")  # what `dvc repro` says of a stage it did not run
@@ -116,7 +117,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.workers < 1:
         raise UserError(f"--workers must be at least 1; got {args.workers}")
-    params.load(check_sources=True)
+    if "captioning" in params.load(check_sources=True).sweep.task:
+        require_java()
     if unknown := sorted(set(args.targets) - set(graph.names())):
         raise UserError(f"no such stage: {', '.join(unknown)}; see: dvc stage list")
 

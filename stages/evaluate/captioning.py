@@ -24,6 +24,7 @@ class Captions:
     generated: list[str]  # one a row of the test split
     references: list[list[str]]
     scores: caption_scores.CaptionScores
+    settings: dict[str, int]  # with which they were generated; the published model has them too
 
     def metrics(self) -> Metrics:
         low, high = self.scores.interval()
@@ -39,10 +40,11 @@ class Captions:
     def details(self) -> dict:
         rows = zip(self.generated, self.references, self.scores.per_image["cider"], strict=True)
         return {
+            "settings": self.settings,
             "captions": [
                 {"row": i, "caption": caption, "references": references, "cider": cider}
                 for i, (caption, references, cider) in enumerate(rows)
-            ]
+            ],
         }
 
     def draw(self, title: str, path: Path) -> None:
@@ -76,10 +78,10 @@ def evaluate(
         raise UserError("captioning needs a model with a caption decoder, a BLIP; this one is a CLIP")
     caption_scores.require_java()  # before the work, not after it
     encoder.model.to(device).eval()
-    generated = []
+    settings, generated = {"beams": config.beams, "most_tokens": config.caption_tokens}, []
     for start in tqdm(range(0, data.rows, config.batch_size), desc="caption", unit=" batches", disable=None):
         rows = range(start, min(start + config.batch_size, data.rows))
-        generated += blip.captions(encoder, images(rows).to(device), config.beams, config.caption_tokens)
+        generated += blip.captions(encoder, images(rows).to(device), **settings)
     references = [list(data.texts_and_label(row)[0]) for row in range(data.rows)]
     jars = config.spice_jars and Path(config.spice_jars)
-    return Captions(data, generated, references, caption_scores.score(references, generated, jars))
+    return Captions(data, generated, references, caption_scores.score(references, generated, jars), settings)

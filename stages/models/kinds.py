@@ -10,4 +10,8 @@ def is_blip(folder: Path) -> bool:
     config = folder / "config.json"  # in a folder of open_clip it may be a text tower's
     if (folder / OPEN_CLIP).is_file() or not config.is_file():
         return False
-    return json.loads(config.read_text(encoding="utf-8")).get("model_type") == "blip"
+    try:
+        facts = json.loads(config.read_bytes())
+    except ValueError:
+        return False  # whoever loads the folder says what is wrong with it
+    return isinstance(facts, dict) and facts.get("model_type") == "blip"

@@ -220,7 +220,8 @@ def _chosen(split: CocoSplit, photos: list[Photo], seed: int) -> list[Photo]:
 
 
 def _note(config: Coco, name: str, photos: list[Photo]) -> str:
-    """What the manifest says of a split."""
+    """What the manifest, which is published, says of a split. Of private images nothing but how many there are."""
     split, usable = getattr(config, name), len(_usable(photos))
     part = f"{split.units} of {usable} images (seed {config.seed})" if split.units else f"{usable} images"
-    return f"{name} {split.annotations}: {part}, {len(photos) - usable} without a usable caption left out"
+    left_out = f", {len(photos) - usable} without a usable caption left out" if name == "test" else ""
+    return f"{name} {split.annotations}: {part}{left_out}"

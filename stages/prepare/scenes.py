@@ -4,7 +4,6 @@ There are two styles. `public` is what a model learns from beforehand: bright co
 middle. `private` is another world of the same things: dim shades on a dark and grainy ground, things anywhere, and
 other people's wordings. A model of the one sees and describes the other badly.
 
-    >>> rng = np.random.default_rng(0)
     >>> scene = Scene((Thing("circle", "red", "large"), Thing("square", "blue", "small")), "above")
     >>> PUBLIC.captions(scene)[0]
     'a large red circle above a small blue square'

@@ -12,17 +12,18 @@ from stages.models.blip import HIDDEN, Blip, BlipEncoder
 
 
 def loss(encoder: BlipEncoder, batch: Batch) -> torch.Tensor:
-    device = encoder.model.logit_scale.device
+    model, device = encoder.model, encoder.model.logit_scale.device
+    with torch.no_grad():
+        model.logit_scale.clamp_(*model.logit_scale_range)  # itself, as in BLIP: beyond, it would have no gradient
     tokens = encoder.tokenize(batch.texts).to(device)
-    longest = (tokens != encoder.model.config.text_config.pad_token_id).sum(1).max()
-    return sum(three_losses(encoder.model, batch.images.to(device), tokens[:, :longest]))
+    longest = (tokens != model.config.text_config.pad_token_id).sum(1).max()
+    return sum(three_losses(model, batch.images.to(device), tokens[:, :longest]))
 
 
 def three_losses(model: Blip, images: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
     patches = model.patches(images)  # once for all three
     image, text = model.of_patches(patches, normalize=True), model.encode_text(tokens, normalize=True)
-    scale = model.logit_scale.clamp(*model.logit_scale_range).exp()
-    similarity = scale * image @ text.T
+    similarity = model.logit_scale.exp() * image @ text.T
     own = torch.arange(len(images), device=images.device)
     contrastive = (F.cross_entropy(similarity, own) + F.cross_entropy(similarity.T, own)) / 2
     return contrastive, _matching(model, patches, tokens, similarity.detach()), _writing(model, patches, tokens)

@@ -1,6 +1,7 @@
 """A model that learns from public data: a CLIP by the contrastive loss, a BLIP by its three (blip.py)."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from stages.keys import data_dir
 from stages.models import saved
 from stages.models.batches import Batch, BatchReader, decoded
 from stages.models.encoder import WholeEncoder, device_of
+from stages.models.kinds import is_blip
 from stages.models.objectives import Contrastive
 from stages.models.parts import trainable_parameters
 from stages.prepare.format import PreparedSplit
@@ -23,7 +25,7 @@ def pretrained(config: params.Pretrain, device_name: str) -> WholeEncoder:
     encoder = saved.create(config.architecture, _texts(data))
     reader = BatchReader(data, decoded(data, encoder))
     model = encoder.model.to(device_of(device_name)).train()
-    loss_of = _loss(encoder)
+    loss_of = _loss(encoder, is_blip(Path(config.architecture)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.lr, total_steps=config.steps, cycle_momentum=False)
 
@@ -36,8 +38,8 @@ def pretrained(config: params.Pretrain, device_name: str) -> WholeEncoder:
     return encoder
 
 
-def _loss(encoder: WholeEncoder) -> Callable[[Batch], torch.Tensor]:
-    if hasattr(encoder.model, "text_decoder"):
+def _loss(encoder: WholeEncoder, has_decoder: bool) -> Callable[[Batch], torch.Tensor]:
+    if has_decoder:
         from stages.pretrain import blip
 
         return lambda batch: blip.loss(encoder, batch)

@@ -53,7 +53,7 @@ def show() -> None:
         print(tables)
     for path in sorted(PLOTS.glob("*.png")):
         print(f"plot: {path}")
-    for path in sorted(GALLERY.glob("*.html")):
+    for path in sorted(GALLERY.glob("*-*.html")):
         print(f"captions to look at: {path}")
     print(f"data: {CSV}\nprivacy statements: {STATEMENTS}")
 

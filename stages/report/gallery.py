@@ -29,6 +29,9 @@ def write(outcomes: list[Outcome], folder: Path) -> None:
             sweeps.setdefault(o.cell.sweep, {}).setdefault((o.cell.method, o.cell.epsilon), o)
     for sweep, shown in sweeps.items():
         (folder / page_name(sweep)).write_text(page(shown), encoding="utf-8")
+    links = "\n".join(f'<li><a href="{escape(page_name(sweep))}">{escape(sweep)}</a></li>' for sweep in sweeps)
+    index = INDEX.substitute(links=links or "<li>none: this sweep has no captioning</li>")
+    (folder / "index.html").write_text(index, encoding="utf-8")  # always: DVC warns of an empty folder
 
 
 def page_name(sweep: str) -> str:
@@ -109,3 +112,14 @@ def _data_uri(record: Row) -> str:
 
 
 PAGE = Template(Path(__file__).with_name("gallery.html").read_text(encoding="utf-8"))
+INDEX = Template(
+    """<!DOCTYPE html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Captions</title></head>
+<body style="font: 15px/1.4 system-ui, sans-serif; margin: 1.5rem"><h1>Captions to look at</h1>
+<ul>
+$links
+</ul></body>
+</html>
+"""
+)

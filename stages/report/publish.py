@@ -9,6 +9,7 @@ cell that was trained again replaces its run. The store is MLFLOW_TRACKING_URI, 
 import argparse
 import functools
 import hashlib
+import json
 import logging
 import math
 import os
@@ -189,7 +190,8 @@ class Publisher:
     def _facts(self) -> dict:
         """What the served model must know of its task."""
         if self.cell.task == "captioning":
-            return {"task": self.cell.task} | params.load().evaluate.model_dump(include={"beams", "caption_tokens"})
+            details = json.loads(self.cell.details_json.read_text(encoding="utf-8"))
+            return {"task": self.cell.task, "settings": details["settings"]}
         return {"task": self.cell.task, "labels": Manifest.read(data_dir(self.cell.dataset)).labels.model_dump()}
 
     def _params(self) -> dict:

@@ -52,7 +52,7 @@ def captioner(encoder, facts: dict):
     from stages.models import blip
 
     def answer(images) -> pd.DataFrame:
-        return pd.DataFrame({"caption": blip.captions(encoder, images, facts["beams"], facts["caption_tokens"])})
+        return pd.DataFrame({"caption": blip.captions(encoder, images, **facts["settings"])})
 
     return answer
 

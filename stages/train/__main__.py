@@ -37,13 +37,12 @@ def main() -> None:
     facts = PrivacyFacts.read(cell.privacy_json)
     initial = saved.sha256(initial_model_dir(cell.model))
 
-    model, training = (
-        None,
-        TrainingFacts(
+    if cell.epsilon == "0":
+        model = None
+        training = TrainingFacts(
             cell=str(cell), privacy=facts, train=None, trained_parameters=0, initial_model=initial, key="none"
-        ),
-    )
-    if cell.epsilon != "0":
+        )
+    else:
         model, training = fine_tuned(cell, p, facts, initial)
     with new_folder(cell.model_dir) as folder:
         saved.save_changes(model, initial_model_dir(cell.model), folder)

@@ -106,6 +106,12 @@ def test_wrong_arguments_are_told_before_prefect_starts(finished):
         assert "Starting temporary server" not in done.stdout + done.stderr
 
 
+def test_missing_java_is_told_before_anything_runs(project):
+    assert project.stage("params", "--use", "captions").returncode == 0
+    done = project.run(*FLOW, PATH=str(Path(sys.executable).parent))
+    assert done.returncode == 2 and "the caption metrics need Java" in done.stderr and not done.stdout
+
+
 def test_nothing_is_started_after_a_stop(tmp_path):
     processes = Processes()
     code, output = processes.run(["echo", "hello"], {})

@@ -86,7 +86,7 @@ def test_flagged_captions_and_images_that_have_no_other_are_left_out_and_counted
     assert [row.unit[-5] for row in rows] == ["0", "3"]
     assert rows[0].texts == tuple(f"train 0, {k}" for k in range(1, 5))
     source = Manifest.read(tmp_path / "out").source
-    assert "train annotations/train.json: 2 images, 3 without a usable caption left out" in source
+    assert "train annotations/train.json: 2 images;" in source  # the manifest is published: no more of private ones
     assert "test annotations/val.json: 2 images, 0 without a usable caption left out" in source
     assert sources.quick_look(config(root)) == (2, False)
 
@@ -264,19 +264,19 @@ def test_the_same_name_in_two_folders_is_two_images(tmp_path):
     assert len({row.unit for row in splits["train"] + splits["test"]}) == 3
 
 
-def test_prepare_says_how_many_images_were_left_out(tmp_path, monkeypatch, capsys):
+def test_prepare_says_how_many_test_images_were_left_out(tmp_path, monkeypatch, capsys):
     from stages.prepare import __main__ as stage
 
-    train = captioned(3)
-    train["annotations"] = train["annotations"][:10]
-    root = make(tmp_path / "in", train)
+    test = captioned(3, "val")
+    test["annotations"] = test["annotations"][:10]
+    root = make(tmp_path / "in", captioned(3), test)
     known = type("Known", (), {"datasets": {"mine": config(root)}})
     monkeypatch.setattr(stage.params, "load", lambda check_sources: known)
     monkeypatch.setattr("sys.argv", ["prepare", "--dataset", "mine"])
     monkeypatch.chdir(tmp_path)
     stage.main()
     told = capsys.readouterr().out
-    assert "2 images, 1 without a usable caption left out" in told and "mine: 2 training units, 2 test rows" in told
+    assert "2 images, 1 without a usable caption left out" in told and "mine: 3 training units, 2 test rows" in told
 
 
 def test_real_photos_with_captions_load(tmp_path, shared_data):

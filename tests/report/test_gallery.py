@@ -78,13 +78,22 @@ def pages(outcomes: list[Outcome], folder) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
 
 
+def test_the_index_names_the_pages_and_is_there_without_any(in_project):
+    """DVC warns of an empty folder."""
+    results(SWEEP)
+    assert 'href="captioning-scenes-tiny-blip.html"' in pages(SWEEP, in_project / "gallery")["index.html"]
+    none = pages([test_table.outcome("1", 0.5)], in_project / "none")
+    assert set(none) == {"index.html"} and "href" not in none["index.html"] and "no captioning" in none["index.html"]
+
+
 def test_the_gallery_has_every_models_caption_of_the_first_images(in_project):
     methods = [captioned(e, 0.5, method="group") for e in ("1", "inf")]
     seeds = [captioned("1", 0.5, seed=1)]
     everything = [*SWEEP, *methods, *seeds, test_table.outcome("1", 0.5)]
     results(everything[:-1])
-    (name, text), *others = pages(everything, in_project / "gallery").items()
-    assert name == "captioning-scenes-tiny-blip.html" and not others
+    made = pages(everything, in_project / "gallery")
+    assert set(made) == {"captioning-scenes-tiny-blip.html", "index.html"}
+    text = made["captioning-scenes-tiny-blip.html"]
     page = Page(text)
     assert len(page.images) == gallery.SHOWN == 24
     for o in [*SWEEP, *methods]:

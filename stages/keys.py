@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stages.errors import UserError
 
-TASKS = ("classification", "captioning")
+TASKS = ("classification", "captioning", "vqa")
 METHODS = ("batch", "group", "example")  # clip units, privacy.md section 6
 SAMPLERS = ("poisson", "fixed-size", "shuffled")
 PARTS = ("all", "no-token-table", "image-tower", "projections", "image-projection", "lora", "image-lora")
@@ -98,7 +98,7 @@ class Cell:
 
     @property
     def picture(self) -> Path:
-        """What a person would rather look at than read: a confusion matrix, or pictures with their captions."""
+        """What a person would rather look at than read: a confusion matrix, or pictures with what is said of them."""
         return Path("results") / str(self) / "picture.png"
 
     @property

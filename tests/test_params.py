@@ -68,7 +68,7 @@ CHANGES = {
     "unknown method": (lambda r: r["sweep"].update(method=["magic"]), "sweep.method"),
     "missing dataset": (
         lambda r: r["sweep"].update(dataset=["nope"]),
-        "'nope' is in none of prepare, folders and coco",
+        "'nope' is in none of prepare, folders, coco and vqa",
     ),
     "missing model": (lambda r: r["sweep"].update(model=["nope"]), "'nope' is in none of pretrain, align and weights"),
     "pretraining on private data": (lambda r: r["pretrain"]["tiny-clip"].update(data="mnist5k"), "it is private"),
@@ -88,16 +88,16 @@ CHANGES = {
     "missing folder": (lambda r: r["folders"].update(mine={"path": "/no/such"}), "does not exist"),
     "one name twice": (
         lambda r: r["folders"].update(mnist5k={"path": "/no/such"}),
-        "mnist5k: more than one of prepare, folders and coco has a dataset",
+        "mnist5k: more than one of prepare, folders, coco and vqa has a dataset",
     ),
     "one name in folders and coco": (
         lambda r: (r["folders"].update(mine={"path": "."}), r["coco"].update(mine=photos("."))),
-        "mine: more than one of prepare, folders and coco has a dataset",
+        "mine: more than one of prepare, folders, coco and vqa has a dataset",
     ),
     "missing folder of captions": (lambda r: r["coco"].update(mine=photos("/no/such")), "coco.mine: folder '/no/such'"),
     "missing annotations": (
         lambda r: r["coco"].update(mine=photos(".")),
-        "coco.mine: test.annotations: test.json does not exist",
+        "coco.mine: test: test.json does not exist",
     ),
     "annotations elsewhere": (
         lambda r: r["coco"].update(mine=photos(".", images="../other")),

@@ -125,6 +125,17 @@ def test_captioning_has_the_papers_data_epsilons_and_loss(file):
     assert (batch.loss, batch.trainable, batch.batch_size, batch.lr) == ("contrastive", "all", 32, 1e-5)
 
 
+def test_answers_have_the_papers_epsilons_and_loss(file):
+    """Tables 7 and 8; what the paper does not give is that of classification."""
+    use("paper-table7", file)
+    p = params.load(file)
+    assert (p.sweep.task, p.sweep.method) == (["vqa"], ["batch"])
+    assert p.sweep.epsilon == ["0", "0.0001", "0.5", "1", "3", "5", "10", "50", "inf"]
+    model, batch = p.models["blip-vqa"], p.train.on("abstract-scenes").methods.batch
+    assert (model.answerer, model.captioner) == ("Salesforce/blip-vqa-base", None)
+    assert (batch.loss, batch.trainable, batch.batch_size, batch.lr) == ("contrastive", "all", 32, 1e-5)
+
+
 def test_an_override_for_one_dataset_leaves_the_others_and_mistakes_in_it_are_named(file):
     use("paper-table1", file)
     train = params.load(file).train

@@ -21,7 +21,7 @@ def by_hand(batch_size: str = "10", epsilon: str = "1") -> list[str]:
 COMMANDS = [
     (["params", "--nonsense"], "unrecognized arguments"),
     (["prepare"], "--dataset"),
-    (["prepare", "--dataset", "nope"], "'nope' is in none of prepare, folders and coco"),
+    (["prepare", "--dataset", "nope"], "'nope' is in none of prepare, folders, coco and vqa"),
     (["pretrain", "--model", "nope"], "'nope' is in none of pretrain, align and weights"),
     (["pretrain", "--model", "tiny-clip"], "python -m stages.prepare --dataset font-digits"),
     (["calibrate"], "--epsilon is missing"),

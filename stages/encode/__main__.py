@@ -12,7 +12,9 @@ from stages.models.encoder import device_of
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m stages.encode", description=__doc__)
-    parser.add_argument("--dataset", required=True, help="a name in `prepare`, `folders` or `coco` of params.yaml")
+    parser.add_argument(
+        "--dataset", required=True, help="a name in `prepare`, `folders`, `coco` or `vqa` of params.yaml"
+    )
     parser.add_argument("--model", required=True, help="a name in `pretrain`, `align` or `weights` of params.yaml")
     args, p = parser.parse_args(), params.load()
     if args.dataset not in p.datasets or args.model not in p.models:

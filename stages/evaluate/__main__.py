@@ -36,6 +36,10 @@ def main() -> None:
             from stages.evaluate import captioning  # with the caption metrics and transformers
 
             result = captioning.evaluate(encoder, data, images, p.evaluate, device)
+        case "vqa":
+            from stages.evaluate import vqa
+
+            result = vqa.evaluate(encoder, data, images, p.evaluate, device)
 
     metrics = result.metrics()
     write_json(cell.metrics_json, metrics.model_dump())

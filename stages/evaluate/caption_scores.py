@@ -41,7 +41,7 @@ class CaptionScores:
 
     def interval(self) -> tuple[float, float]:
         """95% interval of the mean CIDEr over images: ± 1.96 standard errors."""
-        return mean_interval(self.per_image["cider"], *CIDER_RANGE)
+        return mean_interval([[value] for value in self.per_image["cider"]], *CIDER_RANGE)
 
 
 def score(references: list[list[str]], captions: list[str], spice_jars: Path | None) -> CaptionScores:

@@ -1,7 +1,6 @@
 """The one result schema of every task: a few numbers for tables and DVC, details beside them."""
 
 import math
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,13 +54,19 @@ def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, flo
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def mean_interval(values: Sequence[float], least: float, most: float, z: float = 1.96) -> tuple[float, float]:
-    """95% interval of a mean of independent values: ± 1.96 standard errors, within what a value can be at all.
+def mean_interval(values: Sequence[Sequence[float]], least: float, most: float, z: float = 1.96) -> tuple[float, float]:
+    """95% interval of the mean of all values, which are independent from group to group (as the questions about one
+    image are from those about another): ± 1.96 standard errors, within what a value can be at all.
 
-    >>> [round(x, 3) for x in mean_interval([0.2, 0.4, 0.6, 0.8], 0, 10)]
+    >>> [round(x, 3) for x in mean_interval([[0.2], [0.4], [0.6], [0.8]], 0, 10)]
+    [0.247, 0.753]
+    >>> [round(x, 3) for x in mean_interval([[0.2, 0.2], [0.4, 0.4], [0.6, 0.6], [0.8, 0.8]], 0, 10)]
     [0.247, 0.753]
     """
-    if len(values) < 2:
-        return least, most  # one value says nothing of the spread
-    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    groups, count = len(values), sum(map(len, values))
+    if groups < 2:
+        return least, most  # one says nothing of the spread
+    mean = math.fsum(x for group in values for x in group) / count
+    spread = math.fsum(math.fsum(x - mean for x in group) ** 2 for group in values)
+    error = math.sqrt(spread * groups / (groups - 1)) / count
     return max(least, mean - z * error), min(most, mean + z * error)

@@ -18,6 +18,7 @@ class Batch:
     images: torch.Tensor  # (b, 3, height, width); or (b, d), features of a frozen tower
     texts: list[str]
     labels: list[int | None]  # None where the data have no classes
+    asked: list[tuple[str, str]] | None = None  # question and answer of each text, for public pretraining
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -38,20 +39,23 @@ def decoded(data: PreparedSplit, encoder: WholeEncoder) -> Images:
 
 
 class BatchReader:
-    """Reads units of a split; for `images` see `decoded` and features.py."""
+    """Reads units of a split; for `images` see `decoded` and features.py. With `asks`, questions and answers apart."""
 
-    def __init__(self, data: PreparedSplit, images: Images):
-        self._data, self._images = data, images
+    def __init__(self, data: PreparedSplit, images: Images, asks: bool = False):
+        self._data, self._images, self._asks = data, images, asks
 
     def batch(self, units: np.ndarray, stream: np.random.Generator) -> Batch:
         """A unit with several images or texts gives one of each, drawn at random (privacy.md section 1)."""
-        chosen, texts, labels = [], [], []
+        chosen, texts, labels, asked = [], [], [], []
         draws = stream.random((self._data.units, 2))[units]  # for every unit: one more leaves those of the others alone
         for unit, (row_draw, text_draw) in zip(units, draws, strict=True):
             rows = self._data.rows_of_unit(int(unit))
             row = rows[int(row_draw * len(rows))]
             its_texts, label = self._data.texts_and_label(row)
             chosen.append(row)
-            texts.append(its_texts[int(text_draw * len(its_texts))])
+            number = int(text_draw * len(its_texts))
+            texts.append(its_texts[number])
             labels.append(label)
-        return Batch(self._images(chosen) if chosen else torch.empty(0), texts, labels)
+            if self._asks:
+                asked.append([(q.text, answer) for q in self._data.questions(row) for answer in q.answers][number])
+        return Batch(self._images(chosen) if chosen else torch.empty(0), texts, labels, asked or None)

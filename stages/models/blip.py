@@ -1,14 +1,16 @@
-"""BLIP of transformers: one vision tower, and on it the contrastive heads, the matching head and the caption decoder.
+"""BLIP of transformers: one vision tower, and on it the contrastive heads, the matching head and a decoder.
 
     vision_model, vision_proj   |  moved by private training (the contrastive loss of images and texts),
     text_encoder, text_proj     |  as far as `trainable` says (parts.py)
-    itm_head, cross-attention of text_encoder    of the matching loss: only public pretraining moves them
-    text_decoder                writes captions from what vision_model sees: only public pretraining moves it
+    itm_head, cross-attention of text_encoder    how a text looks at an image: only public pretraining moves them
+    text_decoder                only public pretraining moves it
 
-So what reaches a caption of private training is the vision tower, and nothing else.
+The decoder writes a caption from what vision_model sees (writing.py): of private training the vision tower reaches it,
+and nothing else. It writes an answer from what text_encoder makes of the question and the image: of private training
+the vision tower reaches it, and text_encoder's own layers unless `trainable` is one of the image's parts.
 
-Names of tensors are those of transformers: a saved folder loads with BlipForImageTextRetrieval.from_pretrained and
-BlipForConditionalGeneration.from_pretrained alike.
+Names of tensors are those of transformers: a saved folder loads with BlipForImageTextRetrieval.from_pretrained, and by
+what its decoder was made for with BlipForConditionalGeneration or BlipForQuestionAnswering.
 """
 
 import json
@@ -70,10 +72,13 @@ class Blip(torch.nn.Module):
         text = None if tokens is None else self.encode_text(tokens, normalize=True)
         return self.encode_image(images, normalize=True), text
 
-    @property
-    def encoder_token(self) -> int:
-        """[ENC], with which a text for the matching head begins: in BLIP's vocabulary the one after [DEC]."""
-        return self.config.text_config.bos_token_id + 1
+    def look(self, patches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """(b, tokens, d): a text that looks at an image, for the matching head or as a question to answer."""
+        tokens = tokens.clone()
+        tokens[:, 0] = self.config.text_config.bos_token_id + 1  # [ENC], in BLIP's vocabulary the one after [DEC]
+        return self.text_encoder(
+            input_ids=tokens, attention_mask=self.mask(tokens), encoder_hidden_states=patches
+        ).last_hidden_state
 
     def mask(self, tokens: torch.Tensor) -> torch.Tensor:
         """Of four dimensions: transformers would look into one of two, which vmap cannot."""
@@ -96,44 +101,29 @@ class Blip(torch.nn.Module):
 
 @dataclass(frozen=True)
 class BlipEncoder(WholeEncoder):
-    decode: Callable[[torch.Tensor], list[str]]  # from the decoder's tokens to captions
+    decode: Callable[[torch.Tensor], list[str]]  # from the decoder's tokens to texts
 
 
-@torch.no_grad()
-def captions(encoder: BlipEncoder, images: torch.Tensor, beams: int, most_tokens: int) -> list[str]:
-    """By beam search, with nothing drawn at random."""
-    model, text = encoder.model, encoder.model.config.text_config
-    patches = model.patches(images)
-    tokens = model.text_decoder.generate(
-        input_ids=torch.full((len(images), 1), text.bos_token_id, device=images.device),
-        encoder_hidden_states=patches,
-        encoder_attention_mask=torch.ones(patches.shape[:2], dtype=torch.long, device=images.device),
-        eos_token_id=text.sep_token_id,
-        pad_token_id=text.pad_token_id,
-        num_beams=beams,
-        max_new_tokens=most_tokens,
-        do_sample=False,
-    )
-    return encoder.decode(tokens)
+def pretrained(writer: str, answers: bool, contrastive: str) -> BlipEncoder:
+    """Published weights, each by its name on the hub or a local folder.
 
-
-def pretrained(captioner: str, contrastive: str) -> BlipEncoder:
-    """Published weights, each by its name on the hub or a local folder: the vision tower and the decoder are those of
-    `captioner` (as Salesforce/blip-image-captioning-base), the contrastive and matching heads those of `contrastive`
-    (as Salesforce/blip-itm-base-coco).
-
-    The two were tuned apart from the same pretraining, so the heads do not start as aligned as they were.
+    What `writer` has is taken from it: the vision tower and the decoder of one that captions (as
+    Salesforce/blip-image-captioning-base), also the question encoder of one that answers (as Salesforce/blip-vqa-base).
+    The rest, so the contrastive and matching heads, is that of `contrastive` (as Salesforce/blip-itm-base-coco). The
+    two were tuned apart from the same pretraining, so the heads do not start as aligned as they were.
     """
-    from transformers import AutoTokenizer, BlipForConditionalGeneration, BlipForImageTextRetrieval, BlipImageProcessor
+    import transformers
+    from transformers import AutoTokenizer, BlipForImageTextRetrieval, BlipImageProcessor
 
+    kind = transformers.BlipForQuestionAnswering if answers else transformers.BlipForConditionalGeneration
     try:
-        writes = BlipForConditionalGeneration.from_pretrained(captioner)
+        writes = kind.from_pretrained(writer)
         compares = BlipForImageTextRetrieval.from_pretrained(contrastive)
-        tokenizer, images = AutoTokenizer.from_pretrained(captioner), BlipImageProcessor.from_pretrained(captioner)
+        tokenizer, images = AutoTokenizer.from_pretrained(writer), BlipImageProcessor.from_pretrained(writer)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0][:160]
         raise UserError(
-            f"BLIP's weights {captioner!r} and {contrastive!r} could not be loaded ({reason}). Two ways: run once with "
+            f"BLIP's weights {writer!r} and {contrastive!r} could not be loaded ({reason}). Two ways: run once with "
             "a network, or put each in a local folder (save_pretrained of transformers makes one) and name the folder"
         ) from None
     with tempfile.TemporaryDirectory() as folder:

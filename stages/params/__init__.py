@@ -1,6 +1,19 @@
 """params.yaml as typed, frozen objects: `params.load()`."""
 
-from stages.params.data import Benchmark, Coco, CocoSplit, Folder, FontDigits, Mnist5k, OpticalDigits, Source
+from stages.params.data import (
+    Benchmark,
+    Coco,
+    CocoSplit,
+    EasyVqa,
+    Folder,
+    FontDigits,
+    Mnist5k,
+    OpticalDigits,
+    Scenes,
+    Source,
+    Vqa,
+    VqaSplit,
+)
 from stages.params.models import Align, BlipWeights, Pretrain, Weights
 from stages.params.reading import load
 from stages.params.schema import Compute, Evaluate, GroupMethod, Method, Params, Privacy, Train
@@ -12,6 +25,7 @@ __all__ = [
     "Coco",
     "CocoSplit",
     "Compute",
+    "EasyVqa",
     "Evaluate",
     "Folder",
     "FontDigits",
@@ -22,8 +36,11 @@ __all__ = [
     "Params",
     "Pretrain",
     "Privacy",
+    "Scenes",
     "Source",
     "Train",
+    "Vqa",
+    "VqaSplit",
     "Weights",
     "load",
 ]

@@ -10,20 +10,19 @@ from stages.keys import IMAGE_PARTS, LOSSES, ON_FROZEN_TOWERS
 from stages.models.kinds import is_blip
 from stages.params.data import Benchmark, Source
 
-DATA = ("prepare", "folders", "coco")  # sections with datasets
+DATA = ("prepare", "folders", "coco", "vqa")  # sections with datasets
+IN_DATA = "none of prepare, folders, coco and vqa"
 MODELS = ("pretrain", "align", "weights")
 
 
 def across_sections(raw: dict) -> list[str]:
     models = {section: _mapping(raw, section) for section in MODELS}
-    own = {**_mapping(raw, "folders"), **_mapping(raw, "coco")}  # which say themselves whether they are public
+    own = {name: entry for section in DATA[1:] for name, entry in _mapping(raw, section).items()}  # say if public
     datasets = {**_mapping(raw, "prepare"), **own}
     private = _names(raw, "dataset")
     known = f"known: {', '.join(map(str, datasets))}"
     problems = _one_name_twice(raw, DATA, "dataset") + _one_name_twice(raw, MODELS, "model")
-    problems += [
-        f"sweep.dataset: {d!r} is in none of prepare, folders and coco; {known}" for d in private if d not in datasets
-    ]
+    problems += [f"sweep.dataset: {d!r} is in {IN_DATA}; {known}" for d in private if d not in datasets]
     problems += [
         f"sweep.model: {m!r} is in none of pretrain, align and weights"
         for m in _names(raw, "model")
@@ -31,14 +30,14 @@ def across_sections(raw: dict) -> list[str]:
     ]
     overrides = _mapping(_mapping(raw, "train"), "overrides")
     problems += [f"train.overrides: {name!r} is no dataset; {known}" for name in overrides if name not in datasets]
-    problems += _privacy_problems(raw) + _captioning_problems(raw)
+    problems += _privacy_problems(raw) + _writing_problems(raw, datasets)
     for section, name, model in ((s, name, model) for s, its in models.items() for name, model in its.items()):
         data = model.get("data") if isinstance(model, dict) else None
         if not isinstance(data, str):
             continue  # a model of published weights; or reported with the rest of the schema
         where = f"{section}.{name}.data: {data!r}"
         if data not in datasets:
-            problems.append(f"{where} is in none of prepare, folders and coco; {known}")
+            problems.append(f"{where} is in {IN_DATA}; {known}")
         elif any(_overlap(_origin(datasets.get(p)), _origin(datasets[data])) for p in private):
             problems.append(f"{where} is the data of the sweep, so it is private; name public data")
         elif data in own and not (isinstance(own[data], dict) and own[data].get("public") is True):
@@ -79,28 +78,59 @@ def _privacy_problems(raw: dict) -> list[str]:
     return problems
 
 
-def _captioning_problems(raw: dict) -> list[str]:
-    """What can never move a caption."""
-    if "captioning" not in _names(raw, "task"):
+def _writing_problems(raw: dict, datasets: dict) -> list[str]:
+    """What can never write a caption or an answer, or never changes one."""
+    tasks = sorted({"captioning", "vqa"} & set(_names(raw, "task")))
+    problems = [p for task in tasks for p in _data_to_write_of(raw, task, datasets)]
+    problems += [p for task in tasks for p in _models_that_write(raw, task, datasets)]
+    if not tasks:
         return []
-    problems = []
-    for name in _names(raw, "model"):
-        model = {**_mapping(raw, "pretrain"), **_mapping(raw, "align"), **_mapping(raw, "weights")}.get(name)
-        architecture = model.get("architecture") if isinstance(model, dict) else None
-        if isinstance(architecture, str) and architecture != "blip" and not is_blip(Path(architecture)):
-            problems.append(f"sweep.model: captioning needs a BLIP, and {name!r} is none; see the preset `captions`")
     methods = _mapping(_mapping(raw, "train"), "methods")
     for name in _names(raw, "method"):
         method = _mapping(methods, name)
         where = f"train.methods.{name}"
         if method.get("loss") == "prompts":
-            problems.append(f"{where}.loss: prompts needs classes, and captions have none; write contrastive")
+            problems.append(
+                f"{where}.loss: prompts needs classes, and captions and answers have none; write contrastive"
+            )
         if method.get("trainable") in ON_FROZEN_TOWERS:
             problems.append(
-                f"{where}.trainable: {method['trainable']!r} reaches no caption, which is written from what the vision "
-                "tower sees; write image-tower, all or a LoRA"
+                f"{where}.trainable: {method['trainable']!r} reaches no caption and no answer, which are written from "
+                "what the vision tower sees; write image-tower, all or a LoRA"
             )
     return problems
+
+
+def _data_to_write_of(raw: dict, task: str, datasets: dict) -> list[str]:
+    problems = []
+    for name in (name for name in _names(raw, "dataset") if name in datasets):
+        if task == "vqa" and not _asks(raw, name, datasets):
+            problems.append(f"sweep.dataset: vqa needs questions, and {name!r} has none; see the section `vqa`")
+        if task == "captioning" and _asks(raw, name, datasets):
+            problems.append(f"sweep.dataset: captioning needs captions, and {name!r} has questions")
+    return problems
+
+
+def _models_that_write(raw: dict, task: str, datasets: dict) -> list[str]:
+    problems = []
+    for name in _names(raw, "model"):
+        model = next((m for s in MODELS if isinstance(m := _mapping(raw, s).get(name), dict)), {})
+        architecture, data = model.get("architecture"), model.get("data")
+        if isinstance(architecture, str) and architecture != "blip" and not is_blip(Path(architecture)):
+            preset = {"captioning": "captions", "vqa": "answers"}[task]
+            problems.append(f"sweep.model: {task} needs a BLIP, and {name!r} is none; see the preset `{preset}`")
+        elif isinstance(data, str) and data in datasets and _asks(raw, data, datasets) != (task == "vqa"):
+            has, needs = ("captions", "questions") if task == "vqa" else ("questions", "captions")
+            problems.append(f"pretrain.{name}.data: {data!r} has {has}; a model for {task} learns from {needs}")
+        elif architecture == "blip" and ("answerer" in model) != (task == "vqa"):
+            needs = {"captioning": "captioner", "vqa": "answerer"}[task]
+            problems.append(f"weights.{name}: {task} needs {needs}")
+    return problems
+
+
+def _asks(raw: dict, name: str, datasets: dict) -> bool:
+    entry = datasets[name] if isinstance(datasets[name], dict) else {}
+    return name in _mapping(raw, "vqa") or entry.get("source") == "easy-vqa" or entry.get("questions") is True
 
 
 def source_problems(raw: dict) -> list[str]:

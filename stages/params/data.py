@@ -1,9 +1,9 @@
-"""Where data come from: the sections prepare, folders and coco."""
+"""Where data come from: the sections prepare, folders, coco and vqa."""
 
 from pathlib import PurePath
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from stages.params.types import Axis, Fraction, PositiveInt, Section, Seed
 
@@ -39,10 +39,16 @@ class FontDigits(Section):
 
 class Scenes(Section):
     source: Literal["scenes"]
-    style: Literal["public", "private"]  # two worlds of the same things
+    style: Literal["public", "private", "wide"]  # three worlds: see scenes.py
+    questions: bool = False  # with answers of ten people, in place of captions
     train: PositiveInt
     test: PositiveInt
     seed: Seed
+
+
+class EasyVqa(Section):
+    source: Literal["easy-vqa"]
+    test: PositiveInt = 1000  # of its 1,000 test images, the first ones
 
 
 class Folder(Part):
@@ -60,22 +66,72 @@ def _stays_inside(value: str) -> str:
     return value
 
 
-class CocoSplit(Section):
-    annotations: Annotated[str, Field(min_length=1), AfterValidator(_stays_inside)]  # the JSON file
-    images: Annotated[str, Field(min_length=1), AfterValidator(_stays_inside)]  # the folder of its file names
+Inside = Annotated[str, Field(min_length=1), AfterValidator(_stays_inside)]
+
+
+class ImageFiles(Section):
+    images: Inside  # the folder of the file names
     units: PositiveInt | None = None  # a random subset of so many images; n, q and delta follow it
 
 
-class Coco(Section):
-    """Captioned photos described by COCO's JSON, as VizWiz publishes it."""
+class CocoSplit(ImageFiles):
+    annotations: Inside  # the JSON file
+
+    @property
+    def file(self) -> str:
+        return self.annotations
+
+
+class VqaSplit(ImageFiles):
+    """Questions and annotations as VQA publishes them, or one CSV file."""
+
+    questions: Inside | None = None
+    annotations: Inside | None = None  # without it, questions are answered and not scored
+    file_names: Annotated[str, Field(pattern=r"\{.*\}")] | None = None  # of image ids, as COCO_val2014_{:012d}.jpg
+    csv: Inside | None = None  # columns question, answer and image
+
+    @property
+    def file(self) -> str:
+        return self.csv or self.questions
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "VqaSplit":
+        if (self.questions is None) == (self.csv is None):
+            raise ValueError("give either questions (and annotations) or csv")
+        if self.csv and (self.annotations or self.file_names):
+            raise ValueError("annotations and file_names go with questions; a csv file has the answers and the names")
+        return self
+
+
+class Described(Section):
+    """Images that files beside them describe."""
 
     path: str
-    train: CocoSplit
-    test: CocoSplit
     seed: Seed = 0  # chooses the units
+    in_both: Literal["refuse", "out-of-train"] = "refuse"  # what to do with an image that both splits name
     licence: str = "not stated"
     public: bool = False  # whether a model may be pretrained on it without privacy
 
 
-BuiltIn = Mnist5k | Benchmark | FontDigits | OpticalDigits | Scenes
-Source = BuiltIn | Folder | Coco
+class Coco(Described):
+    """Captioned photos described by COCO's JSON, as VizWiz publishes it."""
+
+    train: CocoSplit
+    test: CocoSplit
+
+
+class Vqa(Described):
+    """Images with questions and the answers of people."""
+
+    train: VqaSplit
+    test: VqaSplit
+
+    @model_validator(mode="after")
+    def _answers_to_learn_from(self) -> "Vqa":
+        if self.train.questions and not self.train.annotations:
+            raise ValueError("train.annotations: training needs the answers; only the test split can be without")
+        return self
+
+
+BuiltIn = Mnist5k | Benchmark | FontDigits | OpticalDigits | Scenes | EasyVqa
+Source = BuiltIn | Folder | Coco | Vqa

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Tag, model_validator
 
 from stages.params.types import Name, PositiveFloat, PositiveInt, Section, Seed
 
@@ -38,8 +38,19 @@ class BlipWeights(Section):
     """Published weights of a BLIP, each by its name on the hub or a local folder."""
 
     architecture: Literal["blip"]
-    captioner: str  # its vision tower and caption decoder, as Salesforce/blip-image-captioning-base
+    captioner: str | None = None  # its vision tower and decoder, as Salesforce/blip-image-captioning-base
+    answerer: str | None = None  # or its vision tower, question encoder and decoder, as Salesforce/blip-vqa-base
     contrastive: str  # its contrastive and matching heads, as Salesforce/blip-itm-base-coco
+
+    @property
+    def writer(self) -> str:
+        return self.captioner or self.answerer
+
+    @model_validator(mode="after")
+    def _one_writer(self) -> "BlipWeights":
+        if (self.captioner is None) == (self.answerer is None):
+            raise ValueError("give either captioner or answerer")
+        return self
 
 
 def _library(value: Any) -> str:

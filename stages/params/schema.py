@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from stages.errors import UserError
 from stages.keys import LOSSES, METHODS, PARTS, SAMPLERS, TASKS, Cell, canonical_epsilon
-from stages.params.data import BuiltIn, Coco, Folder, Source
+from stages.params.data import BuiltIn, Coco, Folder, Source, Vqa
 from stages.params.models import Align, BlipWeights, Pretrain, Published, Weights
 from stages.params.types import Axis, Name, Number, PositiveFloat, PositiveInt, Section, Seed
 
@@ -135,8 +135,10 @@ class Publish(Section):
 
 class Evaluate(Section):
     batch_size: PositiveInt
-    beams: PositiveInt  # of the search for a caption
+    beams: PositiveInt  # of the search for a caption or an answer
     caption_tokens: PositiveInt  # at most
+    answer_tokens: PositiveInt  # at most
+    answer_list: Axis[str] | None  # possible answers, of which the likeliest is taken; without them, any words
     spice_jars: str | None  # a folder with Stanford CoreNLP's files, without which SPICE is not run
 
 
@@ -152,6 +154,7 @@ class Params(Section):
     prepare: dict[Name, Annotated[BuiltIn, Field(discriminator="source")]]
     folders: dict[Name, Folder]
     coco: dict[Name, Coco]
+    vqa: dict[Name, Vqa]
     pretrain: dict[Name, Pretrain]
     align: dict[Name, Align]
     weights: dict[Name, Published]
@@ -164,7 +167,7 @@ class Params(Section):
 
     @property
     def datasets(self) -> dict[str, Source]:
-        return {**self.prepare, **self.folders, **self.coco}
+        return {**self.prepare, **self.folders, **self.coco, **self.vqa}
 
     @property
     def models(self) -> dict[str, Pretrain | Align | Weights | BlipWeights]:

@@ -14,12 +14,14 @@ from stages.prepare.format import Dataset, write
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m stages.prepare", description=__doc__)
-    parser.add_argument("--dataset", required=True, help="a name in `prepare`, `folders` or `coco` of params.yaml")
+    parser.add_argument(
+        "--dataset", required=True, help="a name in `prepare`, `folders`, `coco` or `vqa` of params.yaml"
+    )
     name = parser.parse_args().dataset
     known = params.load(check_sources=True).datasets
     if name not in known:
         raise UserError(
-            f"dataset {name!r} is in none of prepare, folders and coco of params.yaml; known: {', '.join(known)}"
+            f"dataset {name!r} is in none of prepare, folders, coco and vqa of params.yaml; known: {', '.join(known)}"
         )
 
     manifest = write(data_dir(name), name, with_progress(sources.load(known[name])))

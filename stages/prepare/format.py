@@ -1,10 +1,12 @@
 """The one prepared format: an Arrow file a split, a row an image, beside a manifest of public facts.
 
-A row is (image, texts, label, unit). `image` holds the encoded bytes (PNG or JPEG), `texts` every text that belongs
-to the image, `unit` the id of the privacy unit: rows with one unit are ONE record (privacy.md section 1) and stand
-next to each other. Files are memory-mapped: any row is read without loading the others.
+A row is (image, texts, label, unit, questions). `image` holds the encoded bytes (PNG or JPEG), `texts` every text that
+belongs to the image (of a question, with each of its answers), `unit` the id of the privacy unit: rows with one unit
+are ONE record (privacy.md section 1) and stand next to each other. Files are memory-mapped: any row is read without
+loading the others.
 """
 
+import dataclasses
 import functools
 import hashlib
 import io
@@ -21,12 +23,14 @@ from pydantic import BaseModel, ConfigDict, computed_field
 from stages.atomic import new_folder, write_json
 from stages.errors import UserError
 
+ANSWERS = ("answers", pa.list_(pa.string()))
 SCHEMA = pa.schema(
     [
         ("image", pa.binary()),
         ("texts", pa.list_(pa.string())),
         ("label", pa.int32()),  # index into the manifest's classes; null where a dataset has no classes
         ("unit", pa.string()),
+        ("questions", pa.list_(pa.struct([(name, pa.string()) for name in ("id", "text", "kind")] + [ANSWERS]))),
     ]
 )
 ROWS_PER_BATCH = 256
@@ -35,11 +39,29 @@ SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True)
+class Question:
+    id: str
+    text: str
+    answers: tuple[str, ...]  # one a person who was asked; none where nobody tells
+    kind: str | None = None  # yes/no, number or other, where the source says so
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What private training aligns with the image: the question with an answer."""
+        return tuple(f"{self.text} {answer}" for answer in self.answers)
+
+
+@dataclass(frozen=True)
 class Row:
     image: bytes
     texts: tuple[str, ...]
     label: int | None
     unit: str
+    questions: tuple[Question, ...] = ()
+
+    @classmethod
+    def asked(cls, image: bytes, questions: tuple[Question, ...], unit: str) -> "Row":
+        return cls(image, tuple(text for q in questions for text in q.texts), None, unit, questions)
 
     def pixels(self) -> Image.Image:
         return Image.open(io.BytesIO(self.image)).convert("RGB")
@@ -141,9 +163,10 @@ def _write_split(path: Path, rows: Iterable[Row]) -> tuple[SplitFacts, set[str]]
             units.add(row.unit)
             count += 1
             # The hash covers the content, not the file layout, with lengths so that fields cannot run together.
-            for field in (row.image, *(t.encode() for t in row.texts), str(row.label).encode(), row.unit.encode()):
+            questions = [word for q in row.questions for word in (q.id, q.text, str(q.kind), *q.answers)]
+            for field in (row.image, *(str(t).encode() for t in (*row.texts, row.label, row.unit, *questions))):
                 digest.update(len(field).to_bytes(8, "big") + field)
-            pending.append({"image": row.image, "texts": list(row.texts), "label": row.label, "unit": row.unit})
+            pending.append(dataclasses.asdict(row))
             if len(pending) == ROWS_PER_BATCH:
                 writer.write_batch(pa.RecordBatch.from_pylist(pending, SCHEMA))
                 pending = []
@@ -184,7 +207,13 @@ class PreparedSplit:
     def row(self, index: int) -> Row:
         batch, offset = self._record_batch(index // ROWS_PER_BATCH), index % ROWS_PER_BATCH
         image, texts, label, unit = (batch.column(i)[offset].as_py() for i in range(4))
-        return Row(image, tuple(texts), label, unit)
+        return Row(image, tuple(texts), label, unit, self.questions(index))
+
+    def questions(self, index: int) -> tuple[Question, ...]:
+        """Of a row, without its image."""
+        batch, offset = self._record_batch(index // ROWS_PER_BATCH), index % ROWS_PER_BATCH
+        found = batch.column(4)[offset].as_py()
+        return tuple(Question(q["id"], q["text"], tuple(q["answers"]), q["kind"]) for q in found)
 
     def texts_and_label(self, index: int) -> tuple[tuple[str, ...], int | None]:
         """A row without its image."""

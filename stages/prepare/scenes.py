@@ -1,8 +1,9 @@
-"""Simple scenes with five captions each: one thing, two things beside each other, or several of a kind.
+"""Simple scenes with five captions each, or with questions: one thing, two beside each other, or several of a kind.
 
-There are two styles. `public` is what a model learns from beforehand: bright colours on a light ground, things near the
-middle. `private` is another world of the same things: dim shades on a dark and grainy ground, things anywhere, and
-other people's wordings. A model of the one sees and describes the other badly.
+There are three styles. `public` is what a model learns from beforehand: bright colours on a light ground, things near
+the middle. `private` is another world of the same things: dim shades on a dark and grainy ground, things anywhere, and
+other people's wordings. A model of the one sees and describes the other badly. `wide` is `public` with more colours and
+shapes.
 
     >>> scene = Scene((Thing("circle", "red", "large"), Thing("square", "blue", "small")), "above")
     >>> PUBLIC.captions(scene)[0]
@@ -12,17 +13,19 @@ other people's wordings. A model of the one sees and describes the other badly.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image, ImageDraw
 
+from stages.params import Scenes
+from stages.prepare import scene_questions
 from stages.prepare.format import Dataset, Row, png
+from stages.prepare.words import an, plural
 
 SIZE = 64  # pixels
 FINE = 4  # drawn larger, then reduced: smooth edges
 SHAPES = ("circle", "square", "triangle", "star", "cross")
-COLOURS = ("red", "green", "blue", "yellow", "purple", "orange")
 RADIUS = {"small": 6.0, "large": 12.0}  # pixels; of several of a kind, all are small
 NUMBERS = {2: "two", 3: "three", 4: "four"}
 OPPOSITE = {"above": "below", "below": "above", "left of": "right of", "right of": "left of"}
@@ -55,19 +58,21 @@ class Style:
     one: tuple[str, ...]
     two: tuple[str, ...]
     many: tuple[str, ...]
+    questions: dict[str, tuple[str, ...]]
+    shapes: tuple[str, ...] = SHAPES
 
     def captions(self, scene: Scene) -> tuple[str, ...]:
         first, last = scene.things[0], scene.things[-1]
         if scene.relation:
-            words = {"a": _an(first), "b": _an(last), "rel": scene.relation, "back": OPPOSITE[scene.relation]}
+            words = {"a": an(first), "b": an(last), "rel": scene.relation, "back": OPPOSITE[scene.relation]}
             templates = self.two
         elif len(scene.things) > 1:
-            words = {"n": NUMBERS[len(scene.things)], "things": f"{first.colour} {_plural(first.shape)}"}
-            words |= {"colour": first.colour, "shapes": _plural(first.shape)}
+            words = {"n": NUMBERS[len(scene.things)], "things": f"{first.colour} {plural(first.shape)}"}
+            words |= {"colour": first.colour, "shapes": plural(first.shape)}
             templates = self.many
         else:
-            words = {"a": _an(first), "thing": str(first), "size": first.size, "shape": first.shape}
-            words |= {"coloured": _an(f"{first.colour} {first.shape}"), "colour": first.colour}
+            words = {"a": an(first), "thing": str(first), "size": first.size, "shape": first.shape}
+            words |= {"coloured": an(f"{first.colour} {first.shape}"), "colour": first.colour}
             templates = self.one
         return tuple(template.format(**words) for template in templates)
 
@@ -105,6 +110,7 @@ PUBLIC = Style(
         "{n} {shapes} that are {colour}",
         "a group of {n} {things}",
     ),
+    questions=scene_questions.PLAIN,
 )
 PRIVATE = Style(
     palette={
@@ -139,30 +145,43 @@ PRIVATE = Style(
         "the only things to see are {n} {things}",
         "nothing but {shapes}, {n} of them, all {colour}",
     ),
+    questions=scene_questions.OTHER_WORDS,
 )
-STYLES = {"public": PUBLIC, "private": PRIVATE}
+WIDE = replace(
+    PUBLIC,
+    palette=PUBLIC.palette
+    | {"black": (15, 15, 15), "gray": (125, 125, 125), "teal": (20, 130, 130), "brown": (150, 60, 40)},
+    shapes=(*SHAPES, "rectangle"),
+    spread=0.25,
+)
+STYLES = {"public": PUBLIC, "private": PRIVATE, "wide": WIDE}
 
 
-def load(style: str, train: int, test: int, seed: int) -> Dataset:
-    look = STYLES[style]
+def load(config: Scenes) -> Dataset:
+    kind = "with questions, " if config.questions else ""
     return Dataset(
-        source=f"generated scenes, {style} style, seed {seed}",
+        source=f"generated scenes, {kind}{config.style} style, seed {config.seed}",
         licence="generated, public domain",
         labels=None,
-        train=_rows(look, train, np.random.default_rng([seed, 0]), "train"),
-        test=_rows(look, test, np.random.default_rng([seed, 1]), "test"),
+        train=_rows(config, config.train, 0, "train"),
+        test=_rows(config, config.test, 1, "test"),
     )
 
 
-def _rows(style: Style, count: int, rng: np.random.Generator, split: str) -> Iterator[Row]:
+def _rows(config: Scenes, count: int, stream: int, split: str) -> Iterator[Row]:
+    style, rng = STYLES[config.style], np.random.default_rng([config.seed, stream])
     for i in range(count):
-        scene = draw_scene(rng)
-        yield Row(png(render(scene, style, rng)), style.captions(scene), None, f"{split}-{i:06d}")
+        scene, unit = draw_scene(style, rng), f"{split}-{i:06d}"
+        image = png(render(scene, style, rng))
+        if config.questions:
+            yield Row.asked(image, scene_questions.ask(scene, style, unit, rng), unit)
+        else:
+            yield Row(image, style.captions(scene), None, unit)
 
 
-def draw_scene(rng: np.random.Generator) -> Scene:
+def draw_scene(style: Style, rng: np.random.Generator) -> Scene:
     def thing() -> Thing:
-        return Thing(*(str(rng.choice(options)) for options in (SHAPES, COLOURS, tuple(RADIUS))))
+        return Thing(*(str(rng.choice(options)) for options in (style.shapes, tuple(style.palette), tuple(RADIUS))))
 
     match rng.choice(["one", "two", "many"]):
         case "one":
@@ -173,7 +192,7 @@ def draw_scene(rng: np.random.Generator) -> Scene:
                 second = thing()
             return Scene((first, second), str(rng.choice(tuple(OPPOSITE))))
         case _:
-            alike = Thing(str(rng.choice(SHAPES)), str(rng.choice(COLOURS)), "small")
+            alike = Thing(str(rng.choice(style.shapes)), str(rng.choice(tuple(style.palette))), "small")
             return Scene((alike,) * int(rng.choice(tuple(NUMBERS))))
 
 
@@ -219,6 +238,8 @@ def _draw(pen: ImageDraw.ImageDraw, shape: str, x: float, y: float, r: float, co
             pen.ellipse((x - r, y - r, x + r, y + r), fill=colour)
         case "square":
             pen.rectangle((x - 0.85 * r, y - 0.85 * r, x + 0.85 * r, y + 0.85 * r), fill=colour)
+        case "rectangle":
+            pen.rectangle((x - r, y - 0.55 * r, x + r, y + 0.55 * r), fill=colour)
         case "triangle":
             pen.polygon([(x, y - r), (x - r, y + 0.8 * r), (x + r, y + 0.8 * r)], fill=colour)
         case "cross":
@@ -228,12 +249,3 @@ def _draw(pen: ImageDraw.ImageDraw, shape: str, x: float, y: float, r: float, co
             angles = np.pi * (np.arange(10) / 5 - 0.5)
             radii = np.where(np.arange(10) % 2, 0.45 * r, 1.1 * r)
             pen.polygon(list(zip(x + radii * np.cos(angles), y + radii * np.sin(angles), strict=True)), fill=colour)
-
-
-def _an(thing: Thing | str) -> str:
-    words = str(thing)
-    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
-
-
-def _plural(shape: str) -> str:
-    return shape + ("es" if shape.endswith("s") else "s")

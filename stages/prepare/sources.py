@@ -23,6 +23,14 @@ def quick_look(source: Source) -> tuple[int, bool]:
             from stages.prepare import coco
 
             return coco.quick_look(source)
+        case "vqa":
+            from stages.prepare import vqa
+
+            return vqa.quick_look(source)
+        case "easy-vqa":
+            from stages.prepare import easy_vqa
+
+            return easy_vqa.TRAIN_UNITS, False
         case _:
             from stages.prepare import benchmarks
 
@@ -42,7 +50,7 @@ def load(source: Source) -> Dataset:
         case "scenes":
             from stages.prepare import scenes
 
-            return scenes.load(source.style, source.train, source.test, source.seed)
+            return scenes.load(source)
         case "font-digits":
             from stages.prepare import font_digits
 
@@ -55,6 +63,14 @@ def load(source: Source) -> Dataset:
             from stages.prepare import coco
 
             return coco.load(source)
+        case "vqa":
+            from stages.prepare import vqa
+
+            return vqa.load(source)
+        case "easy-vqa":
+            from stages.prepare import easy_vqa
+
+            return easy_vqa.load(source.test)
         case _:
             from stages.prepare import benchmarks
 
@@ -62,5 +78,5 @@ def load(source: Source) -> Dataset:
 
 
 def _kind(source: Source) -> str:
-    """What a built-in source calls itself; `folder` or `coco` for one's own data."""
+    """What a built-in source calls itself; `folder`, `coco` or `vqa` for one's own data."""
     return getattr(source, "source", type(source).__name__.lower())

@@ -36,7 +36,7 @@ def main() -> None:
         case params.BlipWeights() as config:
             from stages.models import blip  # transformers takes its time
 
-            encoder = blip.pretrained(config.captioner, config.contrastive)
+            encoder = blip.pretrained(config.writer, config.answerer is not None, config.contrastive)
         case _:
             raise UserError(
                 f"model {name!r} is in none of pretrain, align and weights of params.yaml; known: {', '.join(p.models)}"

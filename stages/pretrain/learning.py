@@ -23,7 +23,7 @@ def pretrained(config: params.Pretrain, device_name: str) -> WholeEncoder:
     rng = np.random.default_rng(config.seed)
     data = PreparedSplit(data_dir(config.data), "train")
     encoder = saved.create(config.architecture, _texts(data))
-    reader = BatchReader(data, decoded(data, encoder))
+    reader = BatchReader(data, decoded(data, encoder), asks=bool(data.questions(0)))
     model = encoder.model.to(device_of(device_name)).train()
     loss_of = _loss(encoder, is_blip(Path(config.architecture)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01)

@@ -1,4 +1,4 @@
-"""Results of the sweep -> report/: table, the paper's tables, plots, captions to look at, and what may be claimed."""
+"""Results of the sweep -> report/: table, the paper's tables, plots, what models said, and what may be claimed."""
 
 import argparse
 
@@ -7,7 +7,7 @@ import pandas as pd
 from stages import params
 from stages.atomic import new_file, new_folder, write_text
 from stages.errors import UserError, run
-from stages.report import captioning, gallery, paper, plot
+from stages.report import gallery, paper, plot, scores
 from stages.report.paths import CSV, GALLERY, PAPER, PLOTS, STATEMENTS, TABLE
 from stages.report.statement import statement
 from stages.report.table import Outcome, markdown, read_outcome, summarise
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def papers_tables(outcomes: list[Outcome], summary: pd.DataFrame) -> str:
-    tables = [paper.markdown(summary), captioning.markdown(outcomes)]
+    tables = [paper.markdown(summary), scores.markdown(outcomes)]
     return "\n".join(text for text in tables if text not in ("", paper.NO_TABLES)) or paper.NO_TABLES
 
 
@@ -54,7 +54,7 @@ def show() -> None:
     for path in sorted(PLOTS.glob("*.png")):
         print(f"plot: {path}")
     for path in sorted(GALLERY.glob("*-*.html")):
-        print(f"captions to look at: {path}")
+        print(f"what the models said: {path}")
     print(f"data: {CSV}\nprivacy statements: {STATEMENTS}")
 
 

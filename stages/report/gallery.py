@@ -1,15 +1,15 @@
-"""Captions to look at: a page for each captioning sweep, with test images, references and what every model generated.
+"""What models said, to look at: a page for each sweep with captions or answers, and the test images they are of.
 
 The page is one file: pictures are in it, and it loads and runs nothing.
 """
 
 import base64
 import io
-import json
 from html import escape
 from pathlib import Path
 from string import Template
 
+from stages.evaluate.examples import Example, Examples, counted
 from stages.keys import data_dir
 from stages.prepare.format import PreparedSplit, Row
 from stages.privacy.facts import round_up
@@ -18,19 +18,19 @@ from stages.report.table import Outcome, epsilon_name, score_name
 
 SHOWN = 24  # test images
 SIDE = 320  # pixels; larger pictures are made smaller
-CIDER = score_name("cider")
+TITLES = {"captioning": "Captions", "vqa": "Answers"}  # of tasks in which a model writes
 
 
 def write(outcomes: list[Outcome], folder: Path) -> None:
-    """A page a sweep that has captions, of its first seed."""
+    """A page a sweep in which models write, of its first seed."""
     sweeps: dict[str, dict[tuple[str, str], Outcome]] = {}
     for o in outcomes:
-        if o.cell.task == "captioning":
+        if o.cell.task in TITLES:
             sweeps.setdefault(o.cell.sweep, {}).setdefault((o.cell.method, o.cell.epsilon), o)
     for sweep, shown in sweeps.items():
         (folder / page_name(sweep)).write_text(page(shown), encoding="utf-8")
     links = "\n".join(f'<li><a href="{escape(page_name(sweep))}">{escape(sweep)}</a></li>' for sweep in sweeps)
-    index = INDEX.substitute(links=links or "<li>none: this sweep has no captioning</li>")
+    index = INDEX.substitute(links=links or "<li>none: this sweep has no captions and no answers</li>")
     (folder / "index.html").write_text(index, encoding="utf-8")  # always: DVC warns of an empty folder
 
 
@@ -44,21 +44,22 @@ def page(shown: dict[tuple[str, str], Outcome]) -> str:
     methods = list(dict.fromkeys(method for method, _ in shown))
     epsilons = sorted({epsilon for _, epsilon in shown}, key=float)
     data = PreparedSplit(data_dir(first.dataset), "test")
-    captions = {key: _captions(o.cell.details_json) for key, o in shown.items()}
-    rows = list(next(iter(captions.values())))
+    said = {key: _said(o.cell.details_json) for key, o in shown.items()}
+    items = list(next(iter(said.values())).values())
     heads = "".join(f'<th scope="col">epsilon {_two_lines(epsilon_name(e))}</th>' for e in epsilons)
     models = "\n".join(_models(method, epsilons, shown) for method in methods)
-    images = "\n".join(_image(row, data.row(row), methods, epsilons, captions) for row in rows)
-    title = f"Captions: {first.dataset}, {first.model}"
+    score = score_name(next(iter(shown.values())).metrics.primary)
+    images = "\n".join(_image(item, data.row(item.row), methods, epsilons, said, score) for item in items)
+    title = f"{TITLES[first.task]}: {first.dataset}, {first.model}"
     return PAGE.substitute(
-        title=escape(title), count=len(rows), all=data.rows, seed=first.seed, heads=heads, models=models, images=images
+        title=escape(title), count=len(items), all=data.rows, seed=first.seed, heads=heads, models=models, images=images
     )
 
 
-def _captions(details: Path) -> dict[int, dict]:
-    """By row of the test split."""
-    found = json.loads(details.read_text(encoding="utf-8"))["captions"][:SHOWN]
-    return {caption["row"]: caption for caption in found}
+def _said(details: Path) -> dict[tuple[int, str | None], Example]:
+    """By row of the test split and question."""
+    found = Examples.model_validate_json(details.read_text(encoding="utf-8")).one_an_image(SHOWN)
+    return {(example.row, example.question): example for example in found}
 
 
 def _models(method: str, epsilons: list[str], shown: dict[tuple[str, str], Outcome]) -> str:
@@ -69,29 +70,33 @@ def _models(method: str, epsilons: list[str], shown: dict[tuple[str, str], Outco
             cells.append("<td>-</td>")
             continue
         sound = f"sound epsilon <b>{round_up(sound_epsilon(o.training), 3)}</b>"
-        facts = (sound, escape(guarantee_tag(o.training)), f"{CIDER}: {100 * o.metrics.score:.1f}")
+        score = f"{score_name(o.metrics.primary)}: {100 * o.metrics.score:.1f}"
+        facts = (sound, escape(guarantee_tag(o.training)), score)
         cells.append(_cell(method, epsilon, "".join(f"<span>{fact}</span>" for fact in facts)))
     return f'<tr><th scope="row">{escape(method)}</th>{"".join(cells)}</tr>'
 
 
-def _image(row: int, record: Row, methods: list[str], epsilons: list[str], captions: dict) -> str:
-    """A test image with its references, and a line of captions for each method."""
-    references = next(found[row]["references"] for found in captions.values() if row in found)
-    quoted = "".join(f"<li>{escape(text)}</li>" for text in references)
-    picture = f'<img src="{_data_uri(record)}" alt="test image {row}"><small>image {row}</small>'
-    head = f'<td rowspan="{len(methods)}">{picture}</td><td rowspan="{len(methods)}"><ul>{quoted}</ul></td>'
+def _image(item: Example, record: Row, methods: list[str], epsilons: list[str], said: dict, score: str) -> str:
+    """A test image with what people said, and a line of what models said for each method."""
+    quoted = "".join(f"<li>{escape(text)}</li>" for text in counted(item.references))
+    question = f"<b>{escape(item.question)}</b>" if item.question else ""
+    picture = f'<img src="{_data_uri(record)}" alt="test image {item.row}"><small>image {item.row}</small>'
+    span = f'rowspan="{len(methods)}"'
+    head = f"<td {span}>{picture}</td><td {span}>{question}<ul>{quoted}</ul></td>"
     lines = []
     for method in methods:
-        cells = [_cell(method, e, _caption(captions.get((method, e), {}).get(row))) for e in epsilons]
+        found = [said.get((method, e), {}).get((item.row, item.question)) for e in epsilons]
+        cells = [_cell(method, e, _one(example, score)) for e, example in zip(epsilons, found, strict=True)]
         lines.append(f'<tr>{head if not lines else ""}<th scope="row">{escape(method)}</th>{"".join(cells)}</tr>')
     return f"<tbody>{''.join(lines)}</tbody>"
 
 
-def _caption(found: dict | None) -> str:
-    if found is None:
+def _one(example: Example | None, score: str) -> str:
+    if example is None:
         return "-"
-    said = escape(found["caption"]) if found["caption"].strip() else "<i>(nothing)</i>"
-    return f'<div class="caption">{said}</div><small>{CIDER}: {100 * found["cider"]:.0f}</small>'
+    said = escape(example.said) if example.said.strip() else "<i>(nothing)</i>"
+    value = "" if example.score is None else f"<small>{score}: {100 * example.score:.0f}</small>"
+    return f'<div class="caption">{said}</div>{value}'
 
 
 def _cell(method: str, epsilon: str, content: str) -> str:
@@ -115,8 +120,8 @@ PAGE = Template(Path(__file__).with_name("gallery.html").read_text(encoding="utf
 INDEX = Template(
     """<!DOCTYPE html>
 <html lang="en">
-<head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Captions</title></head>
-<body style="font: 15px/1.4 system-ui, sans-serif; margin: 1.5rem"><h1>Captions to look at</h1>
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>What models said</title></head>
+<body style="font: 15px/1.4 system-ui, sans-serif; margin: 1.5rem"><h1>What models said</h1>
 <ul>
 $links
 </ul></body>

@@ -64,10 +64,12 @@ class Table(Part):
         return [dataset for block in self.blocks for dataset in block]
 
 
-class CaptionTable(Part):
+class ScoreTable(Part):
     """Each score has a figure for each of the epsilons, as printed."""
 
+    task: str
     title: str
+    data: str
     epsilons: list[str]
     scores: dict[str, list[str]]
 
@@ -76,7 +78,7 @@ class Published(Part):
     sources: dict[str, Source]
     noise: list[Noise]
     tables: list[Table]
-    captioning: CaptionTable
+    scores: list[ScoreTable]
 
     def sound_epsilon(self, figure: Figure) -> float | None:
         """Of a figure of DP-CLIP; None where its noise is not known."""

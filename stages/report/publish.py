@@ -35,8 +35,8 @@ from stages.atomic import write_json
 from stages.errors import UserError, run
 from stages.keys import Cell, data_dir, initial_model_dir
 from stages.prepare.format import Manifest
+from stages.report import gallery
 from stages.report.fingerprint import fingerprint
-from stages.report.gallery import page_name
 from stages.report.paths import CSV, GALLERY, PAPER, PLOTS, PUBLISHED, TABLE
 from stages.report.runs import find_runs, parent_run
 from stages.report.statement import guarantee_tag, paper_epsilon, sound_epsilon, statement
@@ -44,9 +44,10 @@ from stages.report.table import Outcome, read_outcome
 
 STORE = "sqlite:///mlflow.db"
 STATEMENT = "privacy-statement.md"
-ANSWERS = {
-    "classification": [ColSpec("string", "label"), ColSpec("double", "similarity")],
-    "captioning": [ColSpec("string", "caption")],
+SIGNATURES = {  # columns in and out
+    "classification": (["image"], [ColSpec("string", "label"), ColSpec("double", "similarity")]),
+    "captioning": (["image"], [ColSpec("string", "caption")]),
+    "vqa": (["image", "question"], [ColSpec("string", "answer")]),
 }
 REQUIREMENTS = (
     "torch",
@@ -171,12 +172,13 @@ class Publisher:
             privacy.write_text(statement(self.outcome.training), encoding="utf-8")
             model = Path(folder) / "model"
             saved.save(saved.load(initial_model_dir(self.cell.model), self.cell.model_dir), model)
+            columns, answer = SIGNATURES[self.cell.task]
             info = mlflow.pyfunc.log_model(
                 name=f"model-{alias(self.cell)}",
                 python_model=str(Path(__file__).with_name("served.py")),
                 artifacts={"model": str(model), "facts": str(facts), "privacy": str(privacy)},
                 code_paths=["stages"],
-                signature=ModelSignature(Schema([ColSpec("string", "image")]), Schema(ANSWERS[self.cell.task])),
+                signature=ModelSignature(Schema([ColSpec("string", name) for name in columns]), Schema(answer)),
                 pip_requirements=_pinned(REQUIREMENTS),
                 metadata={"cell": str(self.cell), "guarantee": self.tag},
             )
@@ -189,7 +191,7 @@ class Publisher:
 
     def _facts(self) -> dict:
         """What the served model must know of its task."""
-        if self.cell.task == "captioning":
+        if self.cell.task in gallery.TITLES:
             details = json.loads(self.cell.details_json.read_text(encoding="utf-8"))
             return {"task": self.cell.task, "settings": details["settings"]}
         return {"task": self.cell.task, "labels": Manifest.read(data_dir(self.cell.dataset)).labels.model_dump()}
@@ -235,8 +237,8 @@ def alias(cell: Cell) -> str:
 
 def publish_report(client: MlflowClient, cell: Cell) -> None:
     run_id = parent_run(client, cell).info.run_id
-    captions = [GALLERY / page_name(cell.sweep)] if cell.task == "captioning" else []
-    for path in (TABLE, CSV, PAPER, PLOTS / f"{cell.sweep.replace('/', '-')}.png", *captions):
+    said = [GALLERY / gallery.page_name(cell.sweep)] if cell.task in gallery.TITLES else []
+    for path in (TABLE, CSV, PAPER, PLOTS / f"{cell.sweep.replace('/', '-')}.png", *said):
         client.log_artifact(run_id, str(path))
     client.set_tag(run_id, "mlflow.note.content", TABLE.read_text(encoding="utf-8"))
 

@@ -1,9 +1,9 @@
-"""The published model, as MLflow loads it: a table of images in, a label or a caption for each out.
+"""The published model, as MLflow loads it: a table of images in, a label, a caption or an answer for each out.
 
     model = mlflow.pyfunc.load_model("models:/dp-clip.classification.mnist5k.tiny-clip.batch@eps-1")
     model.predict(pandas.DataFrame({"image": ["seven.png"]}))
 
-An image is the path of a file or the file's bytes in base64.
+An image is the path of a file or the file's bytes in base64. A model that answers takes a column `question` too.
 """
 
 import base64
@@ -23,13 +23,15 @@ class Served(mlflow.pyfunc.PythonModel):
         facts = json.loads(Path(context.artifacts["facts"]).read_text(encoding="utf-8"))
         self.encoder = saved.load(Path(context.artifacts["model"]))
         self.encoder.model.eval()
-        self.answer = {"classification": classifier, "captioning": captioner}[facts["task"]](self.encoder, facts)
+        tasks = {"classification": classifier, "captioning": captioner, "vqa": answerer}
+        self.answer = tasks[facts["task"]](self.encoder, facts)
 
     def predict(self, context, model_input: pd.DataFrame, params=None) -> pd.DataFrame:
         import torch
 
         with torch.no_grad():
-            return self.answer(torch.stack([self.encoder.preprocess(_image(value)) for value in model_input["image"]]))
+            images = torch.stack([self.encoder.preprocess(_image(value)) for value in model_input["image"]])
+            return self.answer(images, model_input)
 
 
 def classifier(encoder, facts: dict):
@@ -41,7 +43,7 @@ def classifier(encoder, facts: dict):
     labels = Labels.model_validate(facts["labels"])
     classes = class_features(encoder, labels, torch.device("cpu"))
 
-    def answer(images) -> pd.DataFrame:
+    def answer(images, table: pd.DataFrame) -> pd.DataFrame:
         score, label = (encoder.model.encode_image(images, normalize=True) @ classes.T).max(dim=1)
         return pd.DataFrame({"label": [labels.classes[i] for i in label], "similarity": score.tolist()})
 
@@ -49,10 +51,20 @@ def classifier(encoder, facts: dict):
 
 
 def captioner(encoder, facts: dict):
-    from stages.models import blip
+    from stages.models import writing
 
-    def answer(images) -> pd.DataFrame:
-        return pd.DataFrame({"caption": blip.captions(encoder, images, **facts["settings"])})
+    def answer(images, table: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"caption": writing.captions(encoder, images, **facts["settings"])})
+
+    return answer
+
+
+def answerer(encoder, facts: dict):
+    from stages.models import writing
+
+    def answer(images, table: pd.DataFrame) -> pd.DataFrame:
+        questions = table["question"].tolist()
+        return pd.DataFrame({"answer": writing.answers(encoder, images, questions, **facts["settings"])})
 
     return answer
 

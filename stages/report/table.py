@@ -112,7 +112,7 @@ def epsilon_name(epsilon: str) -> str:
 
 def score_name(score: str) -> str:
     """Of a score times 100."""
-    return "CIDEr x 100" if score == "cider" else f"{score} in %"
+    return "CIDEr x 100" if score == "cider" else f"{score.replace('_', ' ')} in %"
 
 
 def _trials(count: int) -> str:

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from stages import params
 from stages.errors import UserError
 from stages.evaluate import captioning
-from stages.models import blip, saved
+from stages.models import saved, writing
 from stages.models.batches import decoded
 from stages.params.schema import merge
 from stages.prepare import scenes
@@ -66,9 +66,9 @@ def test_real_photos_from_their_json_to_scores(project, shared_data):
     }
     project.write_params(captioning_params(coco={"mine": coco}))
     metrics, details = run_cell(project, "captioning/mine/tiny-blip/batch/eps-1/seed-0")
-    assert metrics["n"] == len(details["captions"]) == 20 and metrics["primary"] == "cider"
+    assert metrics["n"] == len(details["examples"]) == 20 and metrics["primary"] == "cider"
     assert metrics.keys() >= METRICS and ("spice" in metrics) != ("spice" in metrics.get("not_run", {}))
-    assert all(len(c["references"]) == 5 for c in details["captions"])
+    assert all(len(c["references"]) == 5 for c in details["examples"])
     manifest = json.loads((project.folder / "data/mine/manifest.json").read_text())
     training = (project.folder / "runs/captioning/mine/tiny-blip/batch/eps-1/seed-0/training.json").read_text()
     assert json.loads(training)["privacy"]["guarantee"]["n"] == manifest["n"] > 400
@@ -81,7 +81,8 @@ def photos(folder, counts: dict[str, int]) -> dict:
     entry = {"path": folder.name}
     for split, count in counts.items():
         (folder / split).mkdir(parents=True)
-        rows = list(getattr(scenes.load("private", train=count, test=count, seed=len(split)), split))
+        made = params.Scenes(source="scenes", style="private", train=count, test=count, seed=len(split))
+        rows = list(getattr(scenes.load(made), split))
         for i, row in enumerate(rows):
             (folder / split / f"{i}.png").write_bytes(row.image)
         annotations = [{"image_id": i, "caption": text} for i, row in enumerate(rows) for text in row.texts]
@@ -100,12 +101,12 @@ def test_dvc_brings_photos_to_a_published_model_that_captions_an_image_file(proj
     assert "CIDEr x 100" in table.read_text() and "published: DP-BLIP" in paper.read_text()
     assert (project.folder / "report/gallery/captioning-mine-tiny-blip.html").stat().st_size > 5_000
     details = project.folder / "results/captioning/mine/tiny-blip/batch/eps-1/seed-0/details.json"
-    expected = json.loads(details.read_text())["captions"][3]
+    expected = json.loads(details.read_text())["examples"][3]
     where = [f"sqlite:///{project.folder / 'mlflow.db'}", "models:/dp-clip.captioning.mine.tiny-blip.batch@eps-1"]
     image = project.folder / "photos/test/3.png"
-    said = Project(tmp_path).run(sys.executable, "-c", SCRIPT, *where, str(image))
+    said = Project(tmp_path).run(sys.executable, "-c", SCRIPT, *where, json.dumps({"image": [str(image)]}))
     assert said.returncode == 0, said.stderr[-2000:]
-    assert json.loads(said.stdout.splitlines()[-1]) == [{"caption": expected["caption"]}]
+    assert json.loads(said.stdout.splitlines()[-1]) == [{"caption": expected["said"]}]
 
 
 def odd_data(folder) -> PreparedSplit:
@@ -123,7 +124,7 @@ def test_odd_captions_and_a_model_that_says_nothing_have_scores(tmp_path, monkey
     encoder = saved.create("stages/models/configs/tiny-blip", [*scenes.PUBLIC.one, "a red circle"])
     config = params.load().evaluate
     said = iter(["", "one red circle", "größer \n | ||| word", "a red circle"])
-    monkeypatch.setattr(blip, "captions", lambda _, images, *__: [next(said) for _ in images])
+    monkeypatch.setattr(writing, "captions", lambda _, images, **__: [next(said) for _ in images])
     result = captioning.evaluate(encoder, data, decoded(data, encoder), config, CPU)
     metrics = result.metrics()
     assert metrics.n == 4 and metrics.scores.keys() >= METRICS
@@ -135,7 +136,7 @@ def test_odd_captions_and_a_model_that_says_nothing_have_scores(tmp_path, monkey
 def test_a_clip_cannot_caption_and_says_so(tmp_path):
     clip = saved.create("stages/models/configs/tiny-clip")
     data = odd_data(tmp_path / "odd")
-    with pytest.raises(UserError, match="needs a model with a caption decoder"):
+    with pytest.raises(UserError, match="needs a model with a decoder"):
         captioning.evaluate(clip, data, decoded(data, clip), params.load().evaluate, CPU)
 
 
@@ -143,7 +144,7 @@ def test_a_clip_cannot_caption_and_says_so(tmp_path):
     ("section", "message"),
     [
         ({"sweep": {"model": ["tiny-clip"]}}, "captioning needs a BLIP, and 'tiny-clip' is none"),
-        ({"sweep": {"method": ["example"]}}, "prompts needs classes, and captions have none"),
+        ({"sweep": {"method": ["example"]}}, "prompts needs classes, and captions and answers have none"),
         ({"train": {"methods": {"batch": {"trainable": "image-projection"}}}}, "reaches no caption"),
     ],
 )

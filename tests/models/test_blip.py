@@ -7,16 +7,22 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-from transformers import BlipConfig, BlipForConditionalGeneration, BlipForImageTextRetrieval
+from transformers import (
+    BlipConfig,
+    BlipForConditionalGeneration,
+    BlipForImageTextRetrieval,
+    BlipForQuestionAnswering,
+)
 
 from stages.errors import UserError
-from stages.models import blip, saved, vocabulary
+from stages.models import blip, saved, vocabulary, writing
 from stages.models.batches import Batch, BatchReader, decoded
 from stages.models.objectives import objective_of
 from stages.models.parts import merge_adapters, trainable_parameters
-from stages.params import Compute
+from stages.params import Compute, Scenes
 from stages.prepare import scenes
 from stages.prepare.format import PreparedSplit, write
+from stages.pretrain.blip import loss as pretraining_loss
 from stages.pretrain.blip import three_losses
 from stages.privacy.gradients import clipped_sum, gradient, grid_of
 from stages.privacy.mechanism import BatchClipping, GroupClipping
@@ -45,7 +51,9 @@ def images(count: int) -> torch.Tensor:
 
 def batch(count: int = 8) -> Batch:
     return Batch(
-        images(count), [f"a small {c} circle" for c in (*scenes.COLOURS, "pink", "black")][:count], [None] * count
+        images(count),
+        [f"a small {c} circle" for c in (*scenes.PUBLIC.palette, "pink", "black")][:count],
+        [None] * count,
     )
 
 
@@ -68,12 +76,79 @@ def test_a_saved_folder_loads_here_and_in_transformers(tiny, tmp_path):
     similarity = retrieval(tokens, pixels, use_itm_head=False, attention_mask=there).itm_score
     assert torch.allclose(similarity, image @ text.T, atol=1e-5)
     written = captioner.generate(pixels, num_beams=3, max_new_tokens=8, do_sample=False)
-    assert tiny.decode(written) == blip.captions(tiny, pixels, beams=3, most_tokens=8)
+    assert tiny.decode(written) == writing.captions(tiny, pixels, beams=3, most_tokens=8)
+
+
+QUESTIONS = ["is there a circle?", "how many small red stars are above the large square?", "what is left of it?"]
+
+
+def test_answers_are_those_of_transformers(tiny, tmp_path):
+    saved.save(tiny, tmp_path)
+    theirs = BlipForQuestionAnswering.from_pretrained(tmp_path).eval()
+    for i, question in enumerate(QUESTIONS):
+        tokens = tiny.tokenize([question])
+        tokens = tokens[:, : int((tokens != 0).sum())]
+        tokens[:, 0] = tiny.model.config.text_config.bos_token_id + 1  # BLIP's own code puts [ENC] first
+        pixels = images(3)[i : i + 1]
+        written = theirs.generate(tokens, pixels, num_beams=3, max_new_tokens=6, do_sample=False)
+        assert tiny.decode(written) == writing.answers(tiny, pixels, [question], beams=3, most_tokens=6)
+
+
+def test_answers_do_not_depend_on_the_batch_and_follow_image_and_question(tiny):
+    def answer(pixels, questions, **more):
+        return writing.answers(tiny, pixels, questions, beams=3, most_tokens=6, **more)
+
+    for more in ({}, {"answer_list": ["red circle", "blue", "yes", "4"]}):
+        together = answer(images(3), QUESTIONS, **more)
+        assert together == [answer(images(3)[i : i + 1], QUESTIONS[i : i + 1], **more)[0] for i in range(3)]
+    looked = [tiny.model.look(tiny.model.patches(images(2)), tiny.tokenize(QUESTIONS[:1] * 2))[:, 0] for _ in range(2)]
+    assert torch.equal(*looked) and not torch.allclose(looked[0][0], looked[0][1], atol=1e-4)
+
+
+def test_of_a_list_the_answer_that_the_decoder_finds_likeliest_is_taken(tiny):
+    """Against transformers' own loss of each, which is the mean over its tokens."""
+    pixels, possible = images(3), ["red", "a small blue star", "yes", "above"]
+    tokens = tiny.tokenize(QUESTIONS)
+    looked = tiny.model.look(tiny.model.patches(pixels), tokens)
+    expected = []
+    for i in range(3):
+        chances = []
+        for answer in possible:
+            labels = tiny.tokenize([answer])
+            labels = labels[:, : int((labels != 0).sum())]
+            labels[:, 0] = tiny.model.config.text_config.bos_token_id
+            loss = tiny.model.text_decoder(
+                input_ids=labels,
+                encoder_hidden_states=looked[i : i + 1],
+                encoder_attention_mask=(tokens[i : i + 1] != 0).long(),
+                labels=labels,
+                label_smoothing=0.0,
+            ).loss
+            chances.append(-loss.item() * (labels.shape[1] - 1))
+        expected.append(possible[int(np.argmax(chances))])
+    assert writing.answers(tiny, pixels, QUESTIONS, 3, 6, answer_list=possible) == expected
+
+
+def test_answering_is_learned_from_question_and_image(tmp_path):
+    """One question, and images that differ: the answer can only come from the image."""
+    encoder = saved.create(str(TINY), TEXTS)
+    asked = [("what color is it?", colour) for colour in ("red", "green", "blue", "yellow")]
+    batch = Batch(images(4), [" ".join(pair) for pair in asked], [None] * 4, asked)
+    optimizer = torch.optim.AdamW(encoder.model.parameters(), lr=0.003)
+    torch.manual_seed(0)
+    for _ in range(40):
+        loss = pretraining_loss(encoder, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    encoder.model.eval()
+    said = writing.answers(encoder, images(4), [question for question, _ in asked], beams=1, most_tokens=4)
+    assert said == [answer for _, answer in asked]
 
 
 def test_captions_do_not_depend_on_the_batch(tiny):
-    together = blip.captions(tiny, images(5), beams=3, most_tokens=10)
-    assert together == [blip.captions(tiny, images(5)[i : i + 1], 3, 10)[0] for i in range(5)]
+    together = writing.captions(tiny, images(5), beams=3, most_tokens=10)
+    assert together == [writing.captions(tiny, images(5)[i : i + 1], 3, 10)[0] for i in range(5)]
     assert len(set(together)) > 1 and all(isinstance(caption, str) for caption in together)
 
 
@@ -123,7 +198,7 @@ def test_checkpointing_gives_the_same_gradient(tiny):
 
 def test_an_image_with_all_its_captions_moves_a_step_by_at_most_the_sensitivity(tiny, tmp_path):
     """The unit is the image: with or without its row of five captions, one step before the noise."""
-    write(tmp_path / "data", "scenes", scenes.load("private", train=24, test=2, seed=3))
+    write(tmp_path / "data", "scenes", scenes.load(Scenes(source="scenes", style="private", train=24, test=2, seed=3)))
     data = PreparedSplit(tmp_path / "data", "train")
     assert len(data.row(5).texts) == 5 and data.units == data.rows == 24
     reader = BatchReader(data, decoded(data, tiny))
@@ -189,29 +264,37 @@ def test_a_text_of_the_image_itself_is_never_a_wrong_one(tiny, monkeypatch):
 
 
 @pytest.fixture
-def published(tiny, tmp_path) -> tuple[str, str]:
-    """A captioner and a retrieval model in the layout of the hub, from random weights of their own."""
-    config = BlipConfig.from_dict(tiny.config)
-    names = tmp_path / "captioner", tmp_path / "retrieval"
-    for seed, (kind, name) in enumerate(
-        zip((BlipForConditionalGeneration, BlipForImageTextRetrieval), names, strict=True)
-    ):
+def published(tiny, tmp_path) -> dict[type, str]:
+    """Models that write and one of retrieval in the layout of the hub, from random weights of their own."""
+    names = {}
+    for seed, kind in enumerate((BlipForConditionalGeneration, BlipForImageTextRetrieval, BlipForQuestionAnswering)):
         torch.manual_seed(seed)
-        kind(config).save_pretrained(name)
+        names[kind] = str(tmp_path / kind.__name__)
+        kind(BlipConfig.from_dict(tiny.config)).save_pretrained(names[kind])
         for file, content in tiny.files.items():
-            (name / file).write_bytes(content)
-    return str(names[0]), str(names[1])
+            Path(names[kind], file).write_bytes(content)
+    return names
 
 
-def test_published_weights_are_the_captioners_tower_and_the_retrievals_heads(published, tmp_path):
-    encoder = blip.pretrained(*published)
-    captioner = BlipForConditionalGeneration.from_pretrained(published[0])
-    retrieval = BlipForImageTextRetrieval.from_pretrained(published[1])
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        (BlipForConditionalGeneration, {"vision_model", "text_decoder"}),
+        (BlipForQuestionAnswering, {"vision_model", "text_decoder", "text_encoder"}),
+    ],
+    ids=["captioner", "answerer"],
+)
+def test_published_weights_are_the_writers_as_far_as_it_has_them_and_else_the_retrievals(
+    published, tmp_path, kind, parts
+):
+    answers = kind is BlipForQuestionAnswering
+    encoder = blip.pretrained(published[kind], answers, published[BlipForImageTextRetrieval])
+    writer = kind.from_pretrained(published[kind])
+    retrieval = BlipForImageTextRetrieval.from_pretrained(published[BlipForImageTextRetrieval])
     state = encoder.model.state_dict()
-    for part, source in [("vision_model", captioner), ("text_decoder", captioner)]:
+    for part in ("vision_model", "text_decoder", "text_encoder", "vision_proj", "text_proj", "itm_head"):
+        source = writer if part in parts else retrieval
         assert all(torch.equal(state[f"{part}.{k}"], v) for k, v in getattr(source, part).state_dict().items())
-    for part in ("text_encoder", "vision_proj", "text_proj", "itm_head"):
-        assert all(torch.equal(state[f"{part}.{k}"], v) for k, v in getattr(retrieval, part).state_dict().items())
     assert encoder.model.logit_scale.exp().item() == pytest.approx(1 / 0.07, rel=1e-3)  # BLIP's temperature
     saved.save(encoder, tmp_path / "m")
     assert saved.exists(tmp_path / "m") and saved.load(tmp_path / "m").config == encoder.config
@@ -220,7 +303,9 @@ def test_published_weights_are_the_captioners_tower_and_the_retrievals_heads(pub
 def test_weights_that_are_not_there_are_one_clear_error(published, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=r"could not be loaded .*Two ways"):
-        blip.pretrained("nobody/no-such-captioner", published[1])
-    broken = Path(published[0]) / "config.json"
+        blip.pretrained("nobody/no-such-captioner", False, published[BlipForImageTextRetrieval])
+    writer = published[BlipForConditionalGeneration]
+    broken = Path(writer) / "config.json"
     broken.write_text(json.dumps(json.loads(broken.read_text()) | {"image_text_hidden_size": 32}))
-    assert blip.pretrained(*published).model.vision_proj.out_features == 64  # of the heads, not of the captioner
+    encoder = blip.pretrained(writer, False, published[BlipForImageTextRetrieval])
+    assert encoder.model.vision_proj.out_features == 64  # of the heads, not of the captioner

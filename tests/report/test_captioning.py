@@ -8,13 +8,13 @@ import pytest
 
 from stages.evaluate.results import Metrics
 from stages.report import __main__ as report
-from stages.report import captioning, paper, plot
+from stages.report import paper, plot, scores
 from stages.report.table import Outcome, markdown, summarise
 from tests.report import test_table
 from tests.report.test_paper import TEX
 
 REASON = "stanford-corenlp-3.6.0.jar is not in pycocoevalcap's folder spice/lib"
-PUBLISHED = paper.published().captioning
+PUBLISHED = next(table for table in paper.published().scores if table.task == "captioning")
 NAMES = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor")
 TEST_IMAGES = 26
 
@@ -22,10 +22,10 @@ TEST_IMAGES = 26
 def captioned(epsilon: str, cider: float, seed: int = 0, method: str = "batch", spice=None, **more) -> Outcome:
     made = test_table.outcome(epsilon, 0.5, seed, **more)
     cell = dataclasses.replace(made.cell, task="captioning", dataset="scenes", model="tiny-blip", method=method)
-    scores = {name: cider + i / 100 for i, name in enumerate(NAMES)} | {"cider": cider}
-    scores |= {} if spice is None else {"spice": spice}
+    values = {name: cider + i / 100 for i, name in enumerate(NAMES)} | {"cider": cider}
+    values |= {} if spice is None else {"spice": spice}
     not_run = {"spice": REASON} if spice is None else {}
-    metrics = Metrics(primary="cider", n=TEST_IMAGES, low=cider - 0.1, high=cider + 0.1, not_run=not_run, **scores)
+    metrics = Metrics(primary="cider", n=TEST_IMAGES, low=cider - 0.1, high=cider + 0.1, not_run=not_run, **values)
     return dataclasses.replace(made, cell=cell, metrics=metrics)
 
 
@@ -60,12 +60,12 @@ def test_the_published_figures_are_the_papers():
 
 def test_a_sweep_without_captions_has_no_table_5():
     outcomes = [test_table.outcome("1", 0.5)]
-    assert captioning.markdown(outcomes) == ""
+    assert scores.markdown(outcomes) == ""
     assert report.papers_tables(outcomes, summarise(outcomes)) == paper.NO_TABLES
 
 
 def test_table_5_has_the_papers_shape_and_figures_marked_as_published():
-    text = captioning.markdown(SWEEP)
+    text = scores.markdown(SWEEP)
     published = block(text, "published: DP-BLIP (Huang et al. 2024), VizWiz")
     heads = ["epsilon 0 (zero-shot)", "epsilon 0.5", "epsilon 1", "epsilon 5", "epsilon inf (non-private)"]
     assert published[""] == heads
@@ -79,45 +79,45 @@ def test_table_5_has_the_papers_shape_and_figures_marked_as_published():
 
 
 def test_ours_stands_beside_it_with_sound_epsilons_and_every_score():
-    ours = block(captioning.markdown(SWEEP), "ours: scenes, tiny-blip, batch (26 test images)")
+    ours = block(scores.markdown(SWEEP), "ours: scenes, tiny-blip, batch (26 test images)")
     assert ours["CIDEr"] == ["0.400", "-", "0.700", "0.800", "1.250"]
     assert ours["sound epsilon"] == ["0", "-", "1", "5", "inf"]
     assert ours["paper's epsilon"] == ["0", "-", "0.4", "2", "inf"]
     assert ours["METEOR (ours only)"] == ["0.460", "-", "0.760", "0.860", "1.310"]
     assert ours["trials"] == ["1", "-", "1", "1", "1"]
-    assert list(ours)[4:] == [*captioning.SCORES.values(), "trials"]
+    assert list(ours)[4:] == [*scores.TASKS["captioning"].scores.values(), "trials"]
 
 
 def test_seeds_become_mean_and_deviation_of_every_score():
-    text = captioning.markdown([captioned("1", value, seed, spice=value) for seed, value in enumerate((0.6, 0.7, 0.8))])
+    text = scores.markdown([captioned("1", value, seed, spice=value) for seed, value in enumerate((0.6, 0.7, 0.8))])
     ours = block(text, "ours")
     assert ours["BLEU-2"][2] == "0.710 ± 0.100" and ours["SPICE"][2] == "0.700 ± 0.100" and ours["trials"][2] == "3"
     assert "not run" not in text
 
 
 def test_each_method_has_its_block():
-    text = captioning.markdown([*SWEEP, captioned("1", 0.9, method="group")])
+    text = scores.markdown([*SWEEP, captioned("1", 0.9, method="group")])
     assert block(text, "ours: scenes, tiny-blip, group")["CIDEr"] == ["-", "-", "0.900", "-", "-"]
 
 
 def test_spice_that_was_not_run_says_so_with_the_reason():
-    text = captioning.markdown([*SWEEP, captioned("0.5", 0.6), captioned("0.5", 0.6, seed=1, spice=0.2)])
+    text = scores.markdown([*SWEEP, captioned("0.5", 0.6), captioned("0.5", 0.6, seed=1, spice=0.2)])
     assert block(text, "ours")["SPICE"] == 5 * ["not run [1]"]  # also where one of the trials lacks it
     assert text.endswith(f"\n\n[1] SPICE was not run: {REASON}.\n")
     slow = SWEEP[2].metrics.model_copy(update={"not_run": {"spice": "its program failed: no memory"}})
-    text = captioning.markdown([*SWEEP[:2], dataclasses.replace(SWEEP[2], metrics=slow)])
+    text = scores.markdown([*SWEEP[:2], dataclasses.replace(SWEEP[2], metrics=slow)])
     assert "[2] SPICE was not run: its program failed: no memory." in text
     assert block(text, "ours")["SPICE"] == ["-", "-", "not run [2]", "not run [1]", "not run [1]"]
 
 
 def test_the_reader_is_told_what_does_not_compare():
-    text = " ".join(captioning.markdown(SWEEP).split())
+    text = " ".join(scores.markdown(SWEEP).split())
     assert "the paper claims by its own convention (sensitivity C), which is not sound" in text
     assert "neither batch size nor epochs" in text and "5,000 image-caption pairs" in text
 
 
 def test_what_is_not_sound_says_so_here_too():
-    text = captioning.markdown([captioned("1", 0.7), captioned("1", 0.7, seed=1, key="fixed")])  # one is enough
+    text = scores.markdown([captioned("1", 0.7), captioned("1", 0.7, seed=1, key="fixed")])  # one is enough
     assert "NOT A SOUND GUARANTEE: none (fixed noise seed" in text
     assert block(text, "ours")["sound epsilon"][2] == "inf"
 
@@ -128,7 +128,7 @@ def test_both_kinds_of_tables_fit_into_one_file():
     both = [pictures, *SWEEP]
     text = report.papers_tables(both, summarise(both))
     assert re.findall(r"^## Table (\d)", text, re.MULTILINE) == ["1", "2", "5"]
-    assert report.papers_tables(SWEEP, summarise(SWEEP)) == captioning.markdown(SWEEP)
+    assert report.papers_tables(SWEEP, summarise(SWEEP)) == scores.markdown(SWEEP)
 
 
 # The table and the plot

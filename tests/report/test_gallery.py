@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import pytest
 from PIL import Image
 
+from stages.params import Scenes
 from stages.prepare import scenes
 from stages.prepare.format import PreparedSplit, Row, png, write
 from stages.report import gallery
@@ -44,7 +45,7 @@ class Page(HTMLParser):
 def in_project(tmp_path, monkeypatch):
     """A folder with test images, in which `results` writes what was generated."""
     monkeypatch.chdir(tmp_path)
-    made = scenes.load("private", train=1, test=TEST_IMAGES - 1, seed=3)
+    made = scenes.load(Scenes(source="scenes", style="private", train=1, test=TEST_IMAGES - 1, seed=3))
     large = Row(png(Image.radial_gradient("L").resize((900, 600))), ("A big picture — <b>café</b>",), None, "large")
     write(tmp_path / "data/scenes", "scenes", dataclasses.replace(made, test=[large, *made.test]))
     return tmp_path
@@ -53,22 +54,22 @@ def in_project(tmp_path, monkeypatch):
 def results(outcomes: list[Outcome]) -> None:
     data = PreparedSplit(gallery.data_dir("scenes"), "test")
     for o in outcomes:
-        captions = [
+        examples = [
             {
                 "row": i,
-                "caption": f"caption {i} of {o.cell.method} {o.cell.epsilon} seed {o.cell.seed}",
+                "said": f"caption {i} of {o.cell.method} {o.cell.epsilon} seed {o.cell.seed}",
                 "references": list(row.texts),
-                "cider": i / 10,
+                "score": i / 10,
             }
             for i, row in enumerate(data)
         ]
         o.cell.details_json.parent.mkdir(parents=True)
-        o.cell.details_json.write_text(json.dumps({"captions": captions}))
+        o.cell.details_json.write_text(json.dumps({"settings": {}, "examples": examples}))
 
 
 def change(outcome: Outcome, row: int, caption: str) -> None:
     details = json.loads(outcome.cell.details_json.read_text())
-    details["captions"][row]["caption"] = caption
+    details["examples"][row]["said"] = caption
     outcome.cell.details_json.write_text(json.dumps(details))
 
 
@@ -83,7 +84,7 @@ def test_the_index_names_the_pages_and_is_there_without_any(in_project):
     results(SWEEP)
     assert 'href="captioning-scenes-tiny-blip.html"' in pages(SWEEP, in_project / "gallery")["index.html"]
     none = pages([test_table.outcome("1", 0.5)], in_project / "none")
-    assert set(none) == {"index.html"} and "href" not in none["index.html"] and "no captioning" in none["index.html"]
+    assert set(none) == {"index.html"} and "href" not in none["index.html"] and "no captions" in none["index.html"]
 
 
 def test_the_gallery_has_every_models_caption_of_the_first_images(in_project):
@@ -147,7 +148,8 @@ def test_the_page_is_one_file_that_loads_nothing(in_project):
 def test_a_caption_that_is_missing_is_a_dash(in_project):
     results(SWEEP)
     details = SWEEP[1].cell.details_json
-    details.write_text(json.dumps({"captions": json.loads(details.read_text())["captions"][1:]}))
+    there = json.loads(details.read_text())
+    details.write_text(json.dumps(there | {"examples": there["examples"][1:]}))
     text = pages(SWEEP, in_project / "gallery")["captioning-scenes-tiny-blip.html"]
     assert ["batch, epsilon 5", "-"] in Page(text).cells
 

@@ -119,10 +119,10 @@ def test_an_interrupted_publication_is_made_again(copy_of_finished):
 
 
 SCRIPT = """
-import sys, mlflow, pandas
+import json, sys, mlflow, pandas
 mlflow.set_tracking_uri(sys.argv[1])
 model = mlflow.pyfunc.load_model(sys.argv[2])
-print(model.predict(pandas.DataFrame({"image": sys.argv[3:]})).to_json(orient="records"))
+print(model.predict(pandas.DataFrame(json.loads(sys.argv[3]))).to_json(orient="records"))
 """
 
 
@@ -136,7 +136,8 @@ def test_a_registered_model_classifies_an_image_file_in_a_fresh_process(finished
     uri = f"models:/{MODEL}@eps-{epsilon}"
     elsewhere = Project(tmp_path)  # not in the project's folder: the model brings its own code
     encoded = base64.b64encode(row.image).decode()
-    done = elsewhere.run(sys.executable, "-c", SCRIPT, store, uri, str(tmp_path / "digit.png"), encoded)
+    table = json.dumps({"image": [str(tmp_path / "digit.png"), encoded]})
+    done = elsewhere.run(sys.executable, "-c", SCRIPT, store, uri, table)
     assert done.returncode == 0, done.stderr
     answers = pd.DataFrame(json.loads(done.stdout.splitlines()[-1]))
     assert answers["label"].isin([str(d) for d in range(10)]).all()

@@ -10,7 +10,7 @@ from stages.models import clip as clips
 from stages.models import saved
 from tests.conftest import Project, small_params
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("memory")]  # measured once
 
 SMALL, MORE = 2_000, 20_000
 SLACK = 40 * 2**20  # bytes; the larger dataset is 200 MB of decoded images, and its features 90 MB

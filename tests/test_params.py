@@ -71,6 +71,31 @@ CHANGES = {
         "'nope' is in none of prepare, folders, coco and vqa",
     ),
     "missing model": (lambda r: r["sweep"].update(model=["nope"]), "'nope' is in none of pretrain, align and weights"),
+    "pretraining on a part of private data": (
+        lambda r: (
+            r["prepare"].update({name: {"source": "easy-vqa", "test": i} for i, name in ((1, "one"), (2, "two"))}),
+            r["sweep"].update(dataset=["one"]),
+            r["pretrain"]["tiny-clip"].update(data="two"),
+        ),
+        "pretrain.tiny-clip.data: 'two' is the data of the sweep, so it is private",
+    ),
+    "pretraining on more of private scenes": (
+        lambda r: (
+            r["prepare"].update(
+                {
+                    name: {"source": "scenes", "style": "private", "train": n, "test": 5, "seed": 1}
+                    for name, n in (("one", 4000), ("two", 9000))
+                }
+            ),
+            r["sweep"].update(dataset=["one"]),
+            r["pretrain"]["tiny-clip"].update(data="two"),
+        ),
+        "pretrain.tiny-clip.data: 'two' is the data of the sweep, so it is private",
+    ),
+    "more test images than there are": (
+        lambda r: r["prepare"].update(mine={"source": "easy-vqa", "test": 1001}),
+        "prepare.mine.easy-vqa.test",
+    ),
     "pretraining on private data": (lambda r: r["pretrain"]["tiny-clip"].update(data="mnist5k"), "it is private"),
     "batch over n": (lambda r: batch(r).update(batch_size=4001), "4001 is over n = 4000"),
     "batch over n of a subset": (

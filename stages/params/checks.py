@@ -1,14 +1,13 @@
 """Checks across sections. They read the raw file, so that a mistake of another kind hides none of these."""
 
 from pathlib import Path
-from typing import get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from stages.errors import UserError
 from stages.keys import IMAGE_PARTS, LOSSES, ON_FROZEN_TOWERS
 from stages.models.kinds import is_blip
-from stages.params.data import Benchmark, Source
+from stages.params.data import Source
 
 DATA = ("prepare", "folders", "coco", "vqa")  # sections with datasets
 IN_DATA = "none of prepare, folders, coco and vqa"
@@ -184,7 +183,9 @@ def _origin(entry: object) -> object:
             return Path(path).resolve()
         case {"source": "mnist5k" | "mnist"}:
             return "mnist"  # mnist5k is a part of it
-        case {"source": str(source)} if source in get_args(Benchmark.model_fields["source"].annotation):
+        case {"source": str(source), "seed": seed} if source != "optical-digits":
+            return source, entry.get("style"), seed  # generated: of two sizes, one is a part of the other
+        case {"source": str(source)}:
             return source
         case dict():
             return entry

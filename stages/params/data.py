@@ -48,7 +48,7 @@ class Scenes(Section):
 
 class EasyVqa(Section):
     source: Literal["easy-vqa"]
-    test: PositiveInt = 1000  # of its 1,000 test images, the first ones
+    test: Annotated[PositiveInt, Field(le=1000)] = 1000  # the first of its test images
 
 
 class Folder(Part):

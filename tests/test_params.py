@@ -94,7 +94,7 @@ CHANGES = {
     ),
     "more test images than there are": (
         lambda r: r["prepare"].update(mine={"source": "easy-vqa", "test": 1001}),
-        "prepare.mine.easy-vqa.test",
+        "prepare.mine.test",
     ),
     "pretraining on private data": (lambda r: r["pretrain"]["tiny-clip"].update(data="mnist5k"), "it is private"),
     "batch over n": (lambda r: batch(r).update(batch_size=4001), "4001 is over n = 4000"),

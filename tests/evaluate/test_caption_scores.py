@@ -96,8 +96,8 @@ def test_the_interval_is_that_of_the_mean_cider(cases):
 
 
 def test_an_interval_stays_where_values_can_be():
-    assert mean_interval([0.0, 0.0, 0.3], 0, 10)[0] == 0
-    assert mean_interval([0.5], 0, 10) == (0, 10)
+    assert mean_interval([[0.0], [0.0], [0.3]], 0, 10)[0] == 0
+    assert mean_interval([[0.5]], 0, 10) == (0, 10)
 
 
 # Against pycocoevalcap

@@ -74,6 +74,6 @@ def test_one_private_step_of_blip_base_and_a_caption(project):
     done = project.stage("evaluate", "--cell", "captioning/scenes/blip-base/batch/eps-1/seed-0")
     assert done.returncode == 0, done.stderr[-2000:]
     results = project.folder / "results/captioning/scenes/blip-base/batch/eps-1/seed-0"
-    captions = json.loads((results / "details.json").read_text())["captions"]
-    assert len(captions) == 2 and all(isinstance(c["caption"], str) for c in captions)
+    said = json.loads((results / "details.json").read_text())["examples"]
+    assert len(said) == 2 and all(isinstance(example["said"], str) for example in said)
     assert isinstance(after, Blip)

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+if os.environ.get("PYTEST_XDIST_WORKER"):
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: workers that each want every core wait for each other
+
 ROOT = Path(__file__).parent.parent
 SWEEP_STAGES = 18  # 2 prepare, 1 pretrain, 1 encode, 4 calibrate, 4 train, 4 evaluate, report, publish
 

@@ -18,7 +18,7 @@ class Batch:
     images: torch.Tensor  # (b, 3, height, width); or (b, d), features of a frozen tower
     texts: list[str]
     labels: list[int | None]  # None where the data have no classes
-    asked: list[tuple[str, str]] | None = None  # question and answer of each text, for public pretraining
+    asked: list[list[tuple[str, str]]] | None = None  # questions about each image with an answer: public pretraining
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -39,7 +39,7 @@ def decoded(data: PreparedSplit, encoder: WholeEncoder) -> Images:
 
 
 class BatchReader:
-    """Reads units of a split; for `images` see `decoded` and features.py. With `asks`, questions and answers apart."""
+    """Reads units of a split; for `images` see `decoded` and features.py. With `asks`, also all questions of a row."""
 
     def __init__(self, data: PreparedSplit, images: Images, asks: bool = False):
         self._data, self._images, self._asks = data, images, asks
@@ -53,9 +53,8 @@ class BatchReader:
             row = rows[int(row_draw * len(rows))]
             its_texts, label = self._data.texts_and_label(row)
             chosen.append(row)
-            number = int(text_draw * len(its_texts))
-            texts.append(its_texts[number])
+            texts.append(its_texts[int(text_draw * len(its_texts))])
             labels.append(label)
             if self._asks:
-                asked.append([(q.text, answer) for q in self._data.questions(row) for answer in q.answers][number])
+                asked.append([(q.text, str(stream.choice(q.answers))) for q in self._data.questions(row) if q.answers])
         return Batch(self._images(chosen) if chosen else torch.empty(0), texts, labels, asked or None)

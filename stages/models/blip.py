@@ -53,6 +53,8 @@ class Blip(torch.nn.Module):
         self.text_proj = torch.nn.Linear(config.text_config.hidden_size, config.image_text_hidden_size)
         self.itm_head = torch.nn.Linear(config.text_config.hidden_size, 2)
         self.logit_scale = torch.nn.Parameter(torch.tensor(config.logit_scale_init_value))
+        for layer in self.text_decoder.bert.encoder.layer:
+            layer.crossattention.self.register_forward_pre_hook(_with_mask, with_kwargs=True)
 
     def patches(self, images: torch.Tensor) -> torch.Tensor:
         """(b, 1 + patches, d): what the contrastive head takes the first of, and the decoder all of."""
@@ -209,6 +211,11 @@ def _preprocess(facts: dict) -> PreprocessCfg:
         interpolation="bicubic",
         resize_mode="squash",
     )
+
+
+def _with_mask(module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """transformers 5.22 gives a cross-attention the mask of what it looks at by a name that it then does not read."""
+    return args, {"encoder_attention_mask": kwargs.get("attention_mask")} | kwargs
 
 
 def _normalised(features: torch.Tensor, normalize: bool) -> torch.Tensor:

@@ -14,9 +14,7 @@ def require_decoder(encoder: Encoder, task: str) -> None:
 
 @torch.no_grad()
 def captions(encoder: BlipEncoder, images: torch.Tensor, beams: int, most_tokens: int) -> list[str]:
-    patches = encoder.model.patches(images)
-    everything = torch.ones(patches.shape[:2], dtype=torch.long, device=images.device)
-    return _search(encoder, patches, everything, beams, most_tokens)
+    return _search(encoder, encoder.model.patches(images), None, beams, most_tokens)
 
 
 @torch.no_grad()
@@ -31,14 +29,16 @@ def answers(
     """In any words; or, of a list of possible answers, the likeliest."""
     tokens = encoder.tokenize(questions).to(images.device)
     looked = encoder.model.look(encoder.model.patches(images), tokens)
-    words = (tokens != encoder.model.config.text_config.pad_token_id).long()  # an answer depends on no other question
+    words = encoder.model.mask(tokens)  # an answer depends on no other question
     if answer_list is None:
         return _search(encoder, looked, words, beams, most_tokens)
     chances = torch.stack([_chance(encoder, looked, words, answer) for answer in answer_list], dim=1)
     return [answer_list[i] for i in chances.argmax(dim=1)]
 
 
-def _search(encoder: BlipEncoder, seen: torch.Tensor, mask: torch.Tensor, beams: int, most_tokens: int) -> list[str]:
+def _search(
+    encoder: BlipEncoder, seen: torch.Tensor, mask: torch.Tensor | None, beams: int, most_tokens: int
+) -> list[str]:
     """Beam search, from [DEC] to [SEP]."""
     text = encoder.model.config.text_config
     tokens = encoder.model.text_decoder.generate(

@@ -40,6 +40,7 @@ class FontDigits(Section):
 class Scenes(Section):
     source: Literal["scenes"]
     style: Literal["public", "private", "wide"]  # three worlds: see scenes.py
+    kinds: Axis[Literal["one", "two", "many"]] = Field(["one", "two", "many"])  # of scenes: how many things
     questions: bool = False  # with answers of ten people, in place of captions
     train: PositiveInt
     test: PositiveInt

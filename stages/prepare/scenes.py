@@ -12,7 +12,7 @@ shapes.
     'someone left three orange stars here'
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -171,7 +171,7 @@ def load(config: Scenes) -> Dataset:
 def _rows(config: Scenes, count: int, stream: int, split: str) -> Iterator[Row]:
     style, rng = STYLES[config.style], np.random.default_rng([config.seed, stream])
     for i in range(count):
-        scene, unit = draw_scene(style, rng), f"{split}-{i:06d}"
+        scene, unit = draw_scene(style, config.kinds, rng), f"{split}-{i:06d}"
         image = png(render(scene, style, rng))
         if config.questions:
             yield Row.asked(image, scene_questions.ask(scene, style, unit, rng), unit)
@@ -179,11 +179,11 @@ def _rows(config: Scenes, count: int, stream: int, split: str) -> Iterator[Row]:
             yield Row(image, style.captions(scene), None, unit)
 
 
-def draw_scene(style: Style, rng: np.random.Generator) -> Scene:
+def draw_scene(style: Style, kinds: Sequence[str], rng: np.random.Generator) -> Scene:
     def thing() -> Thing:
         return Thing(*(str(rng.choice(options)) for options in (style.shapes, tuple(style.palette), tuple(RADIUS))))
 
-    match rng.choice(["one", "two", "many"]):
+    match rng.choice(list(kinds)):
         case "one":
             return Scene((thing(),))
         case "two":

@@ -1,9 +1,12 @@
 """BLIP's three losses on public data: contrastive, matching and language modelling (Li et al., 2022).
 
-What is written is a caption of the image; or, where the data have questions, the answer to one (the texts of the other
-two losses are then question and answer). Smaller than the original in two ways: negatives come from the batch alone (no
-momentum encoder, no queue), and the text encoder and the decoder share no weights.
+What is written are captions. Where the data have questions it is the answer to each question about an image, the texts
+of the contrastive loss are question and answer, and there is no matching, as when BLIP learns to answer. Smaller than
+the original in two ways: negatives come from the batch alone (no momentum encoder, no queue), and the text encoder and
+the decoder share no weights.
 """
+
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -17,30 +20,44 @@ def loss(encoder: BlipEncoder, batch: Batch) -> torch.Tensor:
     with torch.no_grad():
         model.logit_scale.clamp_(*model.logit_scale_range)  # itself, as in BLIP: beyond, it would have no gradient
 
-    def tokens(texts: list[str]) -> torch.Tensor:
-        found = encoder.tokenize(texts).to(device)
+    def tokens(texts: Iterable[str]) -> torch.Tensor:
+        found = encoder.tokenize(list(texts)).to(device)
         return found[:, : (found != model.config.text_config.pad_token_id).sum(1).max()]
 
-    asked = [tokens(list(texts)) for texts in zip(*batch.asked, strict=True)] if batch.asked else None
-    return sum(three_losses(model, batch.images.to(device), tokens(batch.texts), asked))
+    if batch.asked is None:
+        return sum(describing(model, batch.images.to(device), tokens(batch.texts)))
+    rows, questions, answers = zip(*((i, *pair) for i, pairs in enumerate(batch.asked) for pair in pairs), strict=True)
+    asked = (torch.tensor(rows, device=device), tokens(questions), tokens(answers))
+    return sum(answering(model, batch.images.to(device), tokens(batch.texts), *asked))
 
 
-def three_losses(
-    model: Blip, images: torch.Tensor, tokens: torch.Tensor, asked: list[torch.Tensor] | None = None
-) -> tuple[torch.Tensor, ...]:
-    """`asked` has the tokens of questions and of answers."""
+def describing(model: Blip, images: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
     patches = model.patches(images)  # once for all three
+    contrastive, similarity = _contrastive(model, patches, tokens)
+    matching = _matching(model, patches, tokens, similarity.detach())
+    return contrastive, matching, _writing(model, patches, None, tokens)
+
+
+def answering(
+    model: Blip,
+    images: torch.Tensor,
+    tokens: torch.Tensor,
+    rows: torch.Tensor,
+    questions: torch.Tensor,
+    answers: torch.Tensor,
+) -> tuple[torch.Tensor, ...]:
+    """`rows` says which image a question is about."""
+    patches = model.patches(images)
+    written = _writing(model, model.look(patches[rows], questions), model.mask(questions), answers)
+    return _contrastive(model, patches, tokens)[0], written
+
+
+def _contrastive(model: Blip, patches: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss, and the similarities of images and texts."""
     image, text = model.of_patches(patches, normalize=True), model.encode_text(tokens, normalize=True)
     similarity = model.logit_scale.exp() * image @ text.T
-    own = torch.arange(len(images), device=images.device)
-    contrastive = (F.cross_entropy(similarity, own) + F.cross_entropy(similarity.T, own)) / 2
-    if asked is None:
-        written = _writing(model, patches, None, tokens)
-    else:
-        questions, answers = asked
-        words = (questions != model.config.text_config.pad_token_id).long()
-        written = _writing(model, model.look(patches, questions), words, answers)
-    return contrastive, _matching(model, patches, tokens, similarity.detach()), written
+    own = torch.arange(len(image), device=image.device)
+    return (F.cross_entropy(similarity, own) + F.cross_entropy(similarity.T, own)) / 2, similarity
 
 
 def _matching(model: Blip, patches: torch.Tensor, tokens: torch.Tensor, similarity: torch.Tensor) -> torch.Tensor:

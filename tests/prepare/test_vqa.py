@@ -289,7 +289,7 @@ def test_right_answers_are_true_of_the_scene():
     """Of scenes whose captions say it."""
     rng = np.random.default_rng(0)
     for _ in range(300):
-        scene = scenes.draw_scene(scenes.PUBLIC, rng)
+        scene = scenes.draw_scene(scenes.PUBLIC, ["one", "two", "many"], rng)
         captions = " ".join(scenes.PUBLIC.captions(scene))
         for about, words, truth, others in scenes.scene_questions._possible(scene, scenes.PUBLIC, rng):
             assert truth in others

@@ -14,6 +14,7 @@ if os.environ.get("PYTEST_XDIST_WORKER"):
 
 ROOT = Path(__file__).parent.parent
 SWEEP_STAGES = 18  # 2 prepare, 1 pretrain, 1 encode, 4 calibrate, 4 train, 4 evaluate, report, publish
+THEORY_STAGES = 2  # which no other stage needs
 
 
 def small_params() -> dict:
@@ -24,6 +25,10 @@ def small_params() -> dict:
     params["pretrain"]["tiny-clip"] |= {"steps": 20, "batch_size": 32}
     params["privacy"]["unsafe_noise_seed"] = 11
     params["train"]["methods"]["batch"] |= {"epochs": 0.1, "batch_size": 32}
+    params["theory"] |= {"trials": 2, "n": 500, "epsilon": 0.2, "group_size": 5, "d": 8, "effective_rank": 2.0}
+    params["theory"] |= {"epsilons": [0.1, 0.2, 0.4], "ns": [400, 500, 800], "batch_epsilons": [0.1, 0.2, 0.4]}
+    params["theory"] |= {"ds": [8, 16, 32], "deltas": [1e-3, 1e-5, 1e-8], "statistical_ns": [400, 800, 1600]}
+    params["theory"] |= {"clip_norms": [0.1, 0.8]}
     return params
 
 

@@ -6,13 +6,13 @@ import shutil
 import pytest
 
 from stages.models import saved
-from tests.conftest import SWEEP_STAGES, stages_run
+from tests.conftest import SWEEP_STAGES, THEORY_STAGES, stages_run
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # the finished project is made once
 
 
 def test_the_whole_pipeline_runs_and_prints_the_table(finished):
-    assert len(stages_run(finished.first_output)) == SWEEP_STAGES
+    assert len(stages_run(finished.first_output)) == SWEEP_STAGES + THEORY_STAGES
     table = (finished.folder / "report/table.md").read_text()
     assert table in finished.stage("report", "--show").stdout
     for row in ("inf (non-private)", "10", "1", "0 (zero-shot)"):

@@ -16,7 +16,7 @@ from stages.params.data import (
 )
 from stages.params.models import Align, BlipWeights, Pretrain, Weights
 from stages.params.reading import load
-from stages.params.schema import Compute, Evaluate, GroupMethod, Method, Params, Privacy, Train
+from stages.params.schema import Compute, Evaluate, GroupMethod, Method, Params, Privacy, Theory, Train
 
 __all__ = [
     "Align",
@@ -38,6 +38,7 @@ __all__ = [
     "Privacy",
     "Scenes",
     "Source",
+    "Theory",
     "Train",
     "Vqa",
     "VqaSplit",

@@ -11,7 +11,7 @@ from stages.errors import UserError
 from stages.keys import LOSSES, METHODS, PARTS, SAMPLERS, TASKS, Cell, canonical_epsilon
 from stages.params.data import BuiltIn, Coco, Folder, Source, Vqa
 from stages.params.models import Align, BlipWeights, Pretrain, Published, Weights
-from stages.params.types import Axis, Name, Number, PositiveFloat, PositiveInt, Section, Seed
+from stages.params.types import Axis, Fraction, Name, Number, PositiveFloat, PositiveInt, Section, Seed
 
 
 def merge(into: dict, values: dict) -> None:
@@ -149,6 +149,38 @@ class Compute(Section):
     compile: Annotated[bool, Field(strict=True)] = False  # torch.compile: needs a C++ compiler or a GPU
 
 
+class Theory(Section):
+    """The linear-representation study (stages/theory): what each setting has unless it is the one that is varied."""
+
+    trials: Annotated[PositiveInt, Field(ge=2)]  # a point; each with data and noise of its own
+    seed: Seed
+    alpha: PositiveFloat  # weight of the penalty
+    snr: PositiveFloat  # signal against noise, s^2 of the paper
+    effective_rank: Annotated[Number, Field(ge=1)]  # of each noise
+    sampling_rate: Fraction  # b / n; the paper's nu
+    group_size: Annotated[PositiveInt, Field(ge=2)]  # expected records of a group
+    n: PositiveInt
+    epsilon: PositiveFloat
+    delta: Fraction
+    d: PositiveInt  # of both modalities together
+    clip_norm: PositiveFloat
+    epsilons: Axis[PositiveFloat]
+    ns: Axis[PositiveInt]
+    batch_epsilons: Axis[PositiveFloat]
+    ds: Axis[PositiveInt]
+    deltas: Axis[Fraction]
+    statistical_ns: Axis[PositiveInt]
+    clip_norms: Axis[PositiveFloat]
+
+    @model_validator(mode="after")
+    def _noise_fits(self) -> "Theory":
+        if (least := min(self.d, *self.ds) // 2) < self.effective_rank:
+            raise ValueError(f"effective_rank is {self.effective_rank}, and a modality of {least} dimensions has less")
+        if self.sampling_rate * min(self.n, *self.ns) < 2 * self.group_size:
+            raise ValueError("the smallest n gives less than two groups in a batch; raise it, or lower group_size")
+        return self
+
+
 class Params(Section):
     sweep: Sweep
     prepare: dict[Name, Annotated[BuiltIn, Field(discriminator="source")]]
@@ -162,6 +194,7 @@ class Params(Section):
     train: Train
     evaluate: Evaluate
     publish: Publish
+    theory: Theory
     compute: Compute
     presets: dict[Name, dict[str, Any]] = Field({})  # named values for the sections above; see presets.py
 

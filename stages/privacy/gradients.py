@@ -195,11 +195,15 @@ def _square(flat: torch.Tensor) -> torch.Tensor:
     return runs.double().square().sum(1) + rest.square()
 
 
+def clip_factors(norms: torch.Tensor, clip_norm: float) -> torch.Tensor:
+    """(units,): what brings a gradient of each norm to at most C, in grid steps; zero for one that is not finite."""
+    factors = torch.clamp((1 - MARGIN) * clip_norm / norms, max=1.0) / grid_of(clip_norm)
+    return torch.where(norms.isfinite(), factors, 0.0).float()
+
+
 def _on_grid(gradients: list[torch.Tensor], norms: torch.Tensor, clip_norm: float) -> list[torch.Tensor]:
     """Clip, round towards zero to the grid, and add the units up. The values are whole numbers of grid steps."""
-    finite = norms.isfinite()
-    factors = torch.clamp((1 - MARGIN) * clip_norm / norms, max=1.0) / grid_of(clip_norm)
-    factors = torch.where(finite, factors, 0.0).float().unsqueeze(1)
+    finite, factors = norms.isfinite(), clip_factors(norms, clip_norm).unsqueeze(1)
 
     def steps(block: torch.Tensor, factor: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         scaled = torch.mul(block.float(), factor, out=out)

@@ -1,0 +1,55 @@
+"""The paper's Section 5, run: how the error of Algorithm 1 on the linear loss follows n, epsilon, delta, r d and T.
+
+Writes theory/points.json (every trial), theory/exponents.json, theory/table.md and theory/plots.
+
+    dvc repro theory
+"""
+
+import argparse
+import dataclasses
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from stages import params
+from stages.atomic import new_folder, write_json
+from stages.errors import run
+from stages.theory import report
+from stages.theory.study import Point, Setting, measure, settings
+
+FOLDER = Path("theory")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.theory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="points at a time (default: all cores)")
+    args = parser.parse_args()
+    config = params.load().theory
+    points = measured(config, max(1, args.workers))
+    with new_folder(FOLDER) as folder:
+        write_json(folder / "points.json", [dataclasses.asdict(point) for point in points])
+        print(report.write(folder, points, config))
+    print(f"wrote {FOLDER}/table.md and {FOLDER}/plots")
+
+
+def measured(config: params.Theory, workers: int) -> list[Point]:
+    todo = settings(config)
+    found: dict[Setting, Point] = {}
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        longest_first = sorted(todo, key=lambda s: -s.epsilon * s.n * s.d)
+        futures = [pool.submit(measure, setting, config) for setting in longest_first]
+        for future in tqdm(as_completed(futures), total=len(todo), desc="theory", unit=" points", disable=None):
+            point = future.result()
+            found[point.setting] = point
+    return [found[setting] for setting in todo]
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,64 @@
+"""Log the study to MLflow as an experiment of its own, with its plots. Publishing twice adds nothing.
+
+python -m stages.theory.publish
+"""
+
+import argparse
+import hashlib
+import json
+import os
+from pathlib import Path
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("DO_NOT_TRACK", "1")
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from stages import params
+from stages.atomic import write_json
+from stages.errors import UserError, run
+from stages.report.publish import STORE, quiet
+from stages.theory.__main__ import FOLDER
+
+EXPERIMENT = "dp-clip theory"
+PUBLISHED = Path("report/published-theory.json")
+
+
+def main() -> None:
+    argparse.ArgumentParser(
+        prog="python -m stages.theory.publish",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()
+    if not (FOLDER / "points.json").is_file():
+        raise UserError(f"no study in {FOLDER}; run: dvc repro theory")
+    quiet()
+    mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI", STORE))
+    try:
+        identity = publish(params.load().theory)
+    except MlflowException as error:
+        raise UserError(f"MLflow at {mlflow.get_tracking_uri()} says: {error}") from error
+    write_json(PUBLISHED, {"run": identity})
+    print(f"the theory is in {mlflow.get_tracking_uri()}, experiment {EXPERIMENT!r}; look at it with: make ui")
+
+
+def publish(config: params.Theory) -> str:
+    """The run that holds exactly these files; runs of earlier studies stay, to compare."""
+    files = sorted(path for path in FOLDER.rglob("*") if path.is_file())
+    content = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    experiment = mlflow.set_experiment(EXPERIMENT)
+    same = MlflowClient().search_runs([experiment.experiment_id], f"tags.content = '{content}'")
+    if same:
+        return same[0].info.run_id
+    with mlflow.start_run(run_name=f"{config.trials} trials, seed {config.seed}", log_system_metrics=False) as active:
+        mlflow.log_params(config.model_dump())
+        mlflow.log_metrics(json.loads((FOLDER / "exponents.json").read_text(encoding="utf-8")))
+        mlflow.log_artifacts(str(FOLDER))
+        mlflow.set_tag("content", content)  # last: a run without it was interrupted
+    return active.info.run_id
+
+
+if __name__ == "__main__":
+    run(main)

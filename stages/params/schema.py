@@ -164,6 +164,7 @@ class Theory(Section):
     delta: Fraction
     d: PositiveInt  # of both modalities together
     clip_norm: PositiveFloat
+    batch_clip_norm: PositiveFloat  # of `batch`, whose gradients are shorter than those of groups
     epsilons: Axis[PositiveFloat]
     ns: Axis[PositiveInt]
     batch_epsilons: Axis[PositiveFloat]

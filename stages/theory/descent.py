@@ -2,8 +2,8 @@
 
 A trial has data and noise of its own. Its step: a Poisson sample; the records of a clip unit (all of them, or a group)
 give the gradient of the linear loss of that unit alone, penalty included; clip, sum, noise, and divide by the number of
-units. Clipping to the grid, and the noise, are training's own functions (stages/privacy); what is different here is that
-the units of all trials go through one product.
+units. Clipping to the grid, and the noise, are training's own functions (stages/privacy); what differs here is that the
+units of all trials go through one product.
 """
 
 from dataclasses import dataclass

@@ -29,8 +29,9 @@ def line(points: Sequence[Point], exponents: Sequence[Exponent], label: str, pat
             axes.plot(x, values, TERMS[term], color=COLOURS[method], alpha=0.4, label=f"bound: {term} ({method})")
     for exponent in exponents:
         axes.plot([], [], " ", label=f"{exponent.of}: {exponent.fitted:.2f} (theorem {exponent.predicted:g})")
+    errors = [np.mean(p.error) for p in points]
     axes.set(xscale="log", yscale="log", xlabel=label, ylabel="error")
-    axes.set_ylim(bottom=min(min(np.mean(p.error) for p in points) / 3, 1e-3) if points else None)
+    axes.set_ylim(min(errors) / 3, 3 * max(*errors, *(v for p in points for v in p.terms.values())))
     _finish(figure, axes, path)
 
 
@@ -38,9 +39,10 @@ def _errors(axes, x: np.ndarray, points: list[Point], colour: str, label: str) -
     mean = np.array([np.mean(p.error) for p in points])
     spread = np.array([np.std(p.error, ddof=1) / len(p.error) ** 0.5 * 1.96 for p in points])
     axes.errorbar(x, mean, yerr=spread, fmt="none", color=colour, capsize=3)
+    axes.plot([], [], "o", color=colour, label=label)
     for there, face in ((False, "white"), (True, colour)):
         keep = np.array([not p.unmet for p in points]) == there
-        axes.plot(x[keep], mean[keep], "o", color=colour, markerfacecolor=face, label=label if there else None)
+        axes.plot(x[keep], mean[keep], "o", color=colour, markerfacecolor=face)
 
 
 def trace(point: Point, path: Path) -> None:
@@ -68,7 +70,7 @@ def clips(points: Sequence[Point], path: Path) -> None:
 
 
 def _finish(figure, axes, path: Path) -> None:
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=7)
     figure.suptitle(HOLLOW, fontsize=8, color="grey")
     figure.savefig(path, dpi=120, metadata={"Software": None})
     plt.close(figure)

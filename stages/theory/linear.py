@@ -66,7 +66,7 @@ def distance(g: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
 
 
 def lost_information(g: torch.Tensor, of: torch.Tensor, d1: int) -> torch.Tensor:
-    """The larger, over the two modalities, of min over matrices A of ||A G_i - G*_i||_F: what no linear map brings back.
+    """The larger, over the two modalities, of min over A of ||A G_i - G*_i||_F: what no linear map brings back.
 
     >>> star = torch.eye(2, 4, dtype=torch.float64)
     >>> round(lost_information(torch.tensor([[3.0, 1.0], [1.0, 1.0]], dtype=torch.float64) @ star, star, 2).item(), 6)
@@ -88,7 +88,6 @@ class Constants:
     beta_u: float
     beta_l: float
     gamma: float
-    smoothness: float  # the largest second derivative at the minimiser itself: the smallest beta_u as gamma goes to 0
 
     @classmethod
     def of(cls, s: torch.Tensor, r: int, alpha: float) -> "Constants":
@@ -96,4 +95,4 @@ class Constants:
         first = values[..., 0].max().item()
         gap = (values[..., r - 1] - (values[..., r] if values.shape[-1] > r else 0.0)).min().item()
         gamma = min(1.0, gap / (18 * alpha * (1 + first / alpha) ** 0.5))
-        return cls(8 * first + 12 * alpha, gap / 2, gamma, 2 * (alpha + first))
+        return cls(8 * first + 12 * alpha, gap / 2, gamma)

@@ -1,5 +1,6 @@
 """From points to exponents, tables and pictures."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from stages.theory.study import Point
 
 LINES = {  # series, method: (name, the theorem's exponent)
     ("n epsilon", "group"): ("privacy cost in n epsilon, group", -0.5),
+    ("epsilon", "group"): ("privacy cost in epsilon, group", -0.5),
+    ("n", "group"): ("privacy cost in n, group of fixed size", -0.5),
     ("epsilon", "batch"): ("privacy cost in epsilon, batch", -0.5),
-    ("n", "batch"): ("privacy cost in n, batch with b = nu n", -0.5),
+    ("n", "batch"): ("privacy cost in n, batch", -0.5),
     ("rd", "group"): ("privacy cost in r d, group", 0.25),
     ("log(1/delta)", "group"): ("privacy cost in log(1/delta), group", 0.25),
     ("n", "none"): ("statistical error in n, epsilon inf", -0.5),
@@ -22,6 +25,12 @@ AXES = {"n epsilon": "n epsilon", "epsilon": "epsilon", "n": "n", "rd": "r d", "
 
 def write(folder: Path, points: Sequence[Point], config: Theory) -> str:
     """All files but points.json; returns the table of exponents."""
+    both = [p for p in points if p.setting.series == "n epsilon"]  # of these some vary epsilon, the others n
+    points = [
+        *points,
+        *(p.on("epsilon") for p in both if p.setting.n == config.n),
+        *(p.on("n") for p in both if p.setting.epsilon == config.epsilon),
+    ]
     everywhere, within = exponents(points), exponents([p for p in points if not p.unmet])
     table = exponent_table(everywhere, within)
     write_json(
@@ -76,18 +85,23 @@ def _file(series: str) -> str:
 
 
 def _pages(table: str, points: Sequence[Point], config: Theory):
-    yield f"# The theorem, measured\n\n{config.trials} trials a point; intervals are bootstrap over trials.\n\n{table}\n"
+    yield f"# The theorem, measured\n\n{config.trials} trials a point; intervals: bootstrap over trials.\n\n{table}\n"
     yield "## Points\n"
-    yield "| series | method | x | n | epsilon | T | eta | clipped | error | conditions of the theorem not met |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "C is the constant of sigma = C q sqrt(T log(1/delta)) / epsilon with the accountant's sigma.\n"
+    yield "| series | method | x | n | epsilon | T | sigma | C | eta | clipped | error | conditions not met |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for p in points:
         s, error = p.setting, sum(p.error) / len(p.error)
-        facts = f"{s.n:,} | {s.epsilon:g} | {p.steps:,} | {p.eta:.3g} | {p.clipped:.1%} | {error:.4f}"
-        yield f"| {s.series} | {s.method} | {s.x:g} | {facts} | {'; '.join(p.unmet) or 'none'} |"
+        where = f"{s.series} | {s.method} | {s.x:.4g} | {s.n:,}"
+        if s.method == "none":
+            yield f"| {where} | inf | - | - | - | - | - | {error:.4f} | none |"
+            continue
+        constant = p.sigma * s.epsilon / (config.sampling_rate * math.sqrt(p.steps * math.log(1 / s.delta)))
+        facts = f"{s.epsilon:g} | {p.steps:,} | {p.sigma:.3g} | {constant:.2f} | {p.eta:.3g} | {p.clipped:.1%}"
+        yield f"| {where} | {facts} | {error:.4f} | {'; '.join(p.unmet) or 'none'} |"
     yield "\n## Slips of the paper\n"
     yield "The proposition's noise does not depend on the batch size b, and the sensitivity 2c does not either:\n"
     yield from slips.sigma_table(config.sampling_rate, config.epsilon, config.delta)
     yield "\nThe ratio grows with b, so with b = nu n no constant repairs it. Others:\n"
     yield from (f"- {slip}" for slip in slips.OTHERS)
     yield ""
-

@@ -49,7 +49,9 @@ def settings(c: Theory) -> list[Setting]:
 
     def varied(series: str, method: str, **values) -> Iterator[Setting]:
         ((field, wanted),) = values.items()
-        return (dataclasses.replace(usual, series=series, method=method, **{field: value}) for value in wanted)
+        clip_norm = c.batch_clip_norm if method == "batch" else c.clip_norm
+        base = dataclasses.replace(usual, series=series, method=method, clip_norm=clip_norm)
+        return (dataclasses.replace(base, **{field: value}) for value in wanted)
 
     return [
         *varied("n epsilon", "group", epsilon=c.epsilons),
@@ -78,6 +80,10 @@ class Point:
     unmet: list[str] = dataclasses.field(default_factory=list)  # conditions of the theorem
     trace: list[tuple[int, float, float]] = dataclasses.field(default_factory=list)  # step, mean distance, bound
 
+    def on(self, series: str) -> "Point":
+        """The same point on the axis of another series."""
+        return dataclasses.replace(self, setting=dataclasses.replace(self.setting, series=series))
+
     @property
     def error(self) -> list[float]:
         """What the series is about: the statistical error, or the distance that noise leaves."""
@@ -100,7 +106,7 @@ def measure(setting: Setting, c: Theory) -> Point:
     constants = linear.Constants.of(covariances(sample), model.r, c.alpha)
     batch_size = round(c.sampling_rate * setting.n)
     units = max(1, batch_size // c.group_size) if setting.method == "group" else 1
-    facts = (setting.clip_norm, setting.epsilon, setting.delta, model.rd, setting.d, 1 / (2 * constants.smoothness))
+    facts = (setting.clip_norm, setting.epsilon, setting.delta, model.rd, setting.d, 1 / (2 * constants.beta_u))
     plan, eta = choose(setting.n, batch_size, units, *facts)
     descent = Descent(plan, eta, c.alpha, Key.from_seed(seed))
     away = NEAR * (5 if setting.series == "T" else 1)
@@ -119,10 +125,12 @@ def measure(setting: Setting, c: Theory) -> Point:
     g, clipped = descent.run(sample, start, look if setting.series == "T" else None)
     distance = linear.distance(g, best)
     subsampling = _subsampling(descent, sample, best)
+    left = (1 - eta * constants.beta_l) ** (plan.steps / 2) * away
     checks = {
-        f"eta <= 1/(2 beta_u): {eta:.3g} > {1 / (2 * constants.beta_u):.3g}": eta <= 1 / (2 * constants.beta_u),
+        f"far from the start: {left:.3g} of the first {away:g} are left": left < 0.5 * distance.mean(),
         f"clipping inactive: {clipped:.1%} clipped": clipped < 0.01,
-        f"within gamma of the minimum: {distance.mean():.3g} > {constants.gamma:.3g}": distance.mean() < constants.gamma,
+        f"within gamma of the minimum: {distance.mean():.3g} > {constants.gamma:.3g}": distance.mean()
+        < constants.gamma,
         f"subsampling negligible: {subsampling / noise**2 / model.rd:.0%} of the noise's variance": subsampling
         < 0.2 * noise**2 * model.rd,
     }
@@ -136,7 +144,7 @@ def measure(setting: Setting, c: Theory) -> Point:
         eta,
         clipped,
         terms={
-            "optimisation": (1 - eta * constants.beta_l) ** (plan.steps / 2) * away,
+            "optimisation": left,
             "privacy": floor**0.5,
             "statistical": _statistical(model, setting),
         },

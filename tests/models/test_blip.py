@@ -29,7 +29,7 @@ from stages.privacy.mechanism import BatchClipping, GroupClipping
 from stages.privacy.randomness import Key
 from stages.train.__main__ import speed_up
 
-TINY = Path("stages/models/configs/tiny-blip")
+TINY = Path("stages/models/configs/tiny-blip-vqa")
 TEXTS = [caption for style in scenes.STYLES.values() for caption in (*style.one, *style.two, *style.many)]
 TEXTS += ["small large red green blue yellow purple orange", "circle square triangle star cross above below left of"]
 C = 0.05

@@ -173,4 +173,12 @@ def test_the_condition_on_steps_has_no_square():
     least = 1 / (s * np.sqrt(dimension))
     for steps in (0.9 * least, 1.1 * least, least**2):
         assert (steps >= 1 / (steps * s**2 * dimension)) == (steps >= least)
-        assert (steps >= steps * s**2 * dimension) == (1 >= s**2 * dimension)
+        assert (steps >= steps * s**2 * dimension) == (s**2 * dimension <= 1)
+
+
+def test_the_minimisers_map_needs_a_rotation():
+    """The same matrix with both singular vectors turned around: A_P, as the paper defines it, gives -G1*."""
+    star = linear.minimiser(sample().population, MODEL.r, ALPHA)[0]
+    turned = -star  # of the SVD with -P and -Q; A_P is the identity, as V and the singular values are the same
+    assert (turned[:, :5] - star[:, :5]).norm() == 2 * star[:, :5].norm()
+    assert linear.distance(turned, star) < 1e-7  # and a rotation brings it back

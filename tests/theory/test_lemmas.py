@@ -89,9 +89,8 @@ def curvature_is_within_the_lemmas_constants(lib):
     """Smooth in the ball, and strongly convex towards the minimiser, after rotation."""
     s = covariance()
     best, constants = lib.minimiser(s, R, ALPHA), lib.Constants.of(s, R, ALPHA)
-    full = hessian(lambda v: linear.loss(v.view(R, D1 + D2), s, ALPHA))(best.flatten())
-    assert torch.linalg.eigvalsh(full)[-1].item() == pytest.approx(constants.smoothness)
-    assert constants.smoothness <= constants.beta_u
+    assert (constants.beta_u, constants.beta_l) == pytest.approx((8 * 1.0 + 12 * ALPHA, (0.8 - 0.3) / 2))
+    assert constants.gamma == pytest.approx(0.5 / (18 * ALPHA * (1 + 1 / ALPHA) ** 0.5))
     for seed in range(40):
         g = near(best, constants.gamma, seed)
         top = torch.linalg.eigvalsh(hessian(lambda v: linear.loss(v.view(R, D1 + D2), s, ALPHA))(g.flatten()))[-1]
@@ -157,7 +156,7 @@ MUTATIONS = (
     ("1 + values[..., :r, None] / alpha", "1 - values[..., :r, None] / alpha"),
     ("alpha * penalty - 2 *", "alpha * penalty -"),
     ("alpha * penalty - 2 *", "alpha * penalty + 2 *"),
-    ("2 * (alpha + first)", "alpha + first"),
+    ("8 * first + 12", "4 * first + 12"),
     ("gap / 2, gamma", "4 * gap, gamma"),
     ("return (u @ v @ g - to)", "return (v @ u @ g - to)"),
     ("its - its @ basis @ basis.mT", "its"),

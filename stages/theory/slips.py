@@ -36,8 +36,8 @@ OTHERS = (
     "sigma = C sqrt(T log(1/delta)) / (n epsilon) put in, T >> 1 / (sigma^2 D), where D = rd + log(T(n+d)), is "
     "T >> n epsilon / (C sqrt(D log(1/delta))) without a square, and T >> sigma^2 D holds for every T or for none: it "
     "is a condition on n epsilon.",
-    "The lemma on the global minimum writes -tr(G1^T S G2), which has no meaning for an r x d1 matrix G1; its proof uses "
-    "-tr(G1 S G2^T).",
+    "The lemma on the global minimum writes -tr(G1^T S G2), which has no meaning for an r x d1 matrix G1; its proof "
+    "uses -tr(G1 S G2^T).",
     "The proof of the gradient's concentration bounds an operator norm by the largest entry. It is the other way "
     "round: for the d1 x d2 matrix of ones the norm is sqrt(d1 d2). The lemma's bound lacks such a factor.",
     "The map A_P to the population's minimiser lacks the rotation H_P, and has a power 1 where 1/2 belongs.",

@@ -19,14 +19,17 @@ HOLLOW = "hollow: a condition of the theorem is not met (theory/table.md says wh
 
 def line(points: Sequence[Point], exponents: Sequence[Exponent], label: str, path: Path) -> None:
     """Error against one quantity, for each method, with the terms of the bound and the fitted lines."""
-    figure, axes = plt.subplots(figsize=(7, 5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7, 6), layout="constrained")
     for method in dict.fromkeys(p.setting.method for p in points):
         its = sorted((p for p in points if p.setting.method == method), key=lambda p: p.setting.x)
         x = np.array([p.setting.x for p in its])
         _errors(axes, x, its, COLOURS[method], {"none": "sample minimiser (no privacy)"}.get(method, method))
+        if its[0].setting.series == "n epsilon":  # the statistical term is of n alone: one n makes a line
+            its = [p for p in its if p.setting.n == max(q.setting.n for q in its)]
         for term in its[0].terms:
-            values = np.array([p.terms[term] for p in its])
-            axes.plot(x, values, TERMS[term], color=COLOURS[method], alpha=0.4, label=f"bound: {term} ({method})")
+            values = [p.terms[term] for p in its]
+            style = {"linestyle": TERMS[term], "color": COLOURS[method], "alpha": 0.4}
+            axes.plot([p.setting.x for p in its], values, label=f"bound: {term} ({method})", **style)
     for exponent in exponents:
         axes.plot([], [], " ", label=f"{exponent.of}: {exponent.fitted:.2f} (theorem {exponent.predicted:g})")
     errors = [np.mean(p.error) for p in points]
@@ -70,7 +73,7 @@ def clips(points: Sequence[Point], path: Path) -> None:
 
 
 def _finish(figure, axes, path: Path) -> None:
-    axes.legend(fontsize=7)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7)
     figure.suptitle(HOLLOW, fontsize=8, color="grey")
     figure.savefig(path, dpi=120, metadata={"Software": None})
     plt.close(figure)

@@ -89,6 +89,11 @@ class Cell:
         return Path("runs") / str(self) / "training.json"
 
     @property
+    def checkpoints(self) -> Path:
+        """Of a training that is not finished."""
+        return Path("checkpoints") / str(self)
+
+    @property
     def metrics_json(self) -> Path:
         return Path("results") / str(self) / "metrics.json"
 

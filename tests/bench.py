@@ -32,7 +32,7 @@ from stages.prepare.format import Labels
 from stages.privacy.gradients import gradient
 from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping, Mechanism
 from stages.privacy.randomness import Key
-from stages.train.loop import private_gradient
+from stages.train.loop import Work, private_gradient
 
 MODELS = {"ViT-B-32": "ViT-B-32", "tiny": "stages/models/configs/tiny-clip"}
 LABELS = Labels(classes=tuple(f"thing {i}" for i in range(10)), templates=("a photo of a {}.",))
@@ -115,7 +115,7 @@ class Step:
             drawn = np.arange(self.size)
             units = mechanism.assign(drawn, self.size, self.key.stream("unit", t))
             wanted, size = self._wanted(), self.size
-            noisy, _ = private_gradient(self.objective, wanted, self.records, units, mechanism, self.key, t, size)
+            noisy, _ = private_gradient(self.objective, wanted, self.records, Work(units), mechanism, self.key, t, size)
             self._update(noisy)
 
         return step

@@ -147,6 +147,9 @@ class Compute(Section):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
     gradient_checkpointing: Annotated[bool, Field(strict=True)] = False  # less memory, more time
     compile: Annotated[bool, Field(strict=True)] = False  # torch.compile: needs a C++ compiler or a GPU
+    processes: PositiveInt = 1  # one training on so many: of this machine, each with a GPU of its own if there are any
+    sharded: Annotated[bool, Field(strict=True)] = False  # FSDP2: a process has a part of each trained tensor
+    checkpoint_minutes: PositiveFloat = 5.0  # how much time a crash may cost
 
 
 class Theory(Section):

@@ -20,8 +20,8 @@ from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
 from stages.prepare.format import Labels
 from stages.privacy.randomness import Key
-from stages.train.__main__ import mechanism_of, speed_up
-from stages.train.loop import private_gradient
+from stages.train.cell import mechanism_of, speed_up
+from stages.train.loop import Work, private_gradient
 
 SIZES = (1, 4, 16, 64, 256, 1024, 4096)
 ENOUGH = 2.0  # seconds: larger batches are not tried, their time is extrapolated
@@ -95,7 +95,7 @@ def _step(encoder: WholeEncoder, method_name: str, train: params.Train, compute:
         records = objective.records(Batch(torch.rand(count, *shape), texts, labels))
         units = mechanism.assign(np.arange(count), count, key.stream("unit", 0))
         at_once = compute.records_at_once
-        gradients, _ = private_gradient(objective, parameters, records, units, mechanism, key, 0, at_once)
+        gradients, _ = private_gradient(objective, parameters, records, Work(units), mechanism, key, 0, at_once)
         for parameter, g in zip(parameters.values(), gradients, strict=True):
             parameter.grad = g
         optimizer.step()

@@ -8,6 +8,8 @@ that of the loss of its records alone. Three ways to compute it, all exact:
     a unit in pieces     where the records of one unit exceed memory: their features first, the loss on all of them, and
                          then each piece again with its part of the derivative: the gradient of the WHOLE unit's loss
 
+Several processes share this work as ranks.py says: each has whole units, or some records of every unit.
+
 A unit whose gradient is not finite counts as zero. Clipped gradients are rounded towards zero to a grid that is fixed
 by C, which never lengthens them; sums on the grid are exact in float64, in whatever order and chunks. What is not exact
 is a unit's own gradient: float32 arithmetic depends in its last digits on which units share a pass, so one more record
@@ -24,6 +26,9 @@ import numpy as np
 import torch
 from torch.func import grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from stages.privacy.ranks import ALONE, Part, Ranks
+from stages.privacy.shards import Gradients, is_split, local
 
 GRID_BITS = 30  # C is 2^30 grid steps, or up to twice that
 MARGIN = 1e-4  # of C, kept free for rounding errors of float32: see above
@@ -74,7 +79,8 @@ def clipped_sum(
 ) -> tuple[list[torch.Tensor], Diagnostics]:
     """Sum over units of g * min(1, C / ||g||), in steps of the grid, one tensor a parameter.
 
-    `units` has the unit of each record; at most `at_once` records go through the model together.
+    `units` has the unit of each record; at most `at_once` records go through the model together. All records of a unit
+    are here; where processes share them, it is `clipped_sum_of_shared`.
     """
     figures = Diagnostics(len(units), [], [])
     total = None
@@ -95,33 +101,80 @@ def clipped_sum(
     return total, figures
 
 
+def clipped_sum_of_shared(
+    objective: Objective,
+    parameters: Parameters,
+    records: Records,
+    parts: list[Part],
+    clip_norm: float,
+    at_once: int,
+    ranks: Ranks,
+) -> list[torch.Tensor]:
+    """As clipped_sum, of units of which every process has some records; `records` are those of `parts`, in their order.
+
+    The result is the same on all processes; of a tensor that is split among them, each has its part.
+    """
+    total, start = None, 0
+    for part in parts:
+        end = start + len(part.records)
+        own = {k: v[start:end] for k, v in records.items()}
+        gradients, _ = shared_gradient(objective, parameters, own, part.own, at_once, ranks)
+        gradients, start = [g.unsqueeze(0) for g in gradients], end
+        split = [is_split(p) for p in parameters.values()] if ranks.sharded else None
+        clipped = _on_grid(gradients, _joint_norms(gradients, ranks, split), clip_norm)
+        total = clipped if total is None else [a.double().add_(b) for a, b in zip(total, clipped, strict=True)]
+    return total or [torch.zeros_like(local(p)) for p in parameters.values()]
+
+
 def gradient(
     objective: Objective, parameters: Parameters, records: Records, at_once: int
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """d loss / d parameters of all records as one unit, and the loss. Parameters that the loss does not use have 0."""
     first = next(iter(records.values()))
-    count, values = len(first), list(parameters.values())
-    present = torch.ones(count, dtype=torch.bool, device=first.device)
-    if count <= at_once:
-        loss = objective.loss(parameters, objective.features(parameters, records, merge=True), present)
-        return list(torch.autograd.grad(loss, values, materialize_grads=True)), loss.detach()
+    if len(first) > at_once:
+        return shared_gradient(objective, parameters, records, len(first), at_once, ALONE)
+    present = torch.ones(len(first), dtype=torch.bool, device=first.device)
+    loss = objective.loss(parameters, objective.features(parameters, records, merge=True), present)
+    return list(torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)), loss.detach()
 
+
+def shared_gradient(
+    objective: Objective, parameters: Parameters, records: Records, own: int, at_once: int, ranks: Ranks
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The same in pieces, some of which other processes have: features of all, the loss, and back to each piece.
+
+    Of `records` the first `own` count.
+    """
+    count = len(next(iter(records.values())))
+    given = {name: p for name, p in parameters.items() if not is_split(p)}  # FSDP puts split ones in place itself
     pieces = [{k: v[i : i + at_once] for k, v in records.items()} for i in range(0, count, at_once)]
-    with torch.no_grad():
-        parts = [objective.features(parameters, piece, merge=True) for piece in pieces]
-    features = {k: torch.cat([part[k] for part in parts]) for k in parts[0]}
+    with torch.set_grad_enabled(len(pieces) == 1):  # one piece keeps its graph, of several each is computed again
+        kept = [objective.features(given, piece, merge=True) for piece in pieces]
+    features = {k: torch.cat([part[k].detach() for part in kept]) for k in kept[0]}
+    features, begin = ranks.gather(features, own) if ranks.world > 1 else (features, 0)
     differentiable = [k for k, v in features.items() if v.is_floating_point()]
     for k in differentiable:
         features[k].requires_grad_()
-    loss = objective.loss(parameters, features, present)
-    cotangents = torch.autograd.grad(loss, [*values, *(features[k] for k in differentiable)], materialize_grads=True)
-    gradients, cotangents = list(cotangents[: len(values)]), cotangents[len(values) :]
-    for i, piece in zip(range(0, count, at_once), pieces, strict=True):
-        again = objective.features(parameters, piece, merge=True)
-        surrogate = sum((again[k] * c[i : i + at_once]).sum() for k, c in zip(differentiable, cotangents, strict=True))
-        for total, part in zip(gradients, torch.autograd.grad(surrogate, values, materialize_grads=True), strict=True):
-            total.add_(part)
-    return gradients, loss.detach()
+    present = torch.ones(len(features[differentiable[0]]), dtype=torch.bool, device=features[differentiable[0]].device)
+    loss = objective.loss(given, features, present)
+    direct = list(given.values())  # a tensor that is split is in features alone
+    found = torch.autograd.grad(loss, [*direct, *(features[k] for k in differentiable)], materialize_grads=True)
+    cotangents = [_rows(c, begin, own, count) for c in found[len(direct) :]]
+
+    gradients = Gradients(parameters, direct, found[: len(direct)], ranks)
+    for i, piece in enumerate(pieces):
+        again = kept[0] if len(pieces) == 1 else objective.features(given, piece, merge=True)
+        gradients.pull_back(
+            [again[k] for k in differentiable], [c[i * at_once : (i + 1) * at_once] for c in cotangents]
+        )
+    return gradients.summed(), loss.detach()
+
+
+def _rows(cotangents: torch.Tensor, begin: int, own: int, count: int) -> torch.Tensor:
+    """Those of this process's records; zero for one that does not count."""
+    rows = torch.zeros(count, *cotangents.shape[1:], dtype=cotangents.dtype, device=cotangents.device)
+    rows[:own] = cotangents[begin : begin + own]
+    return rows
 
 
 def _one(objective, parameters, records, at_once):
@@ -168,11 +221,16 @@ def take(records: Records, indices: np.ndarray) -> dict[str, torch.Tensor]:
     return {name: tensor[torch.from_numpy(indices).to(tensor.device)] for name, tensor in records.items()}
 
 
-def _joint_norms(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """(units,): ONE L2 norm over all parameters."""
+def _joint_norms(gradients: list[torch.Tensor], ranks: Ranks = ALONE, split: list[bool] | None = None) -> torch.Tensor:
+    """(units,): ONE L2 norm over all parameters, and over all processes where they have parts of them (`split`)."""
 
     def measured(tensors: list[torch.Tensor]) -> torch.Tensor:
-        return torch.stack([_square(g.reshape(len(g), -1)) for g in tensors]).sum(0).sqrt()
+        squares = [_square(g.reshape(len(g), -1)) for g in tensors]
+        if split is None:
+            return torch.stack(squares).sum(0).sqrt()
+        counted = [s for s, is_part in zip(squares, split, strict=True) if is_part or ranks.is_first]
+        total = torch.stack(counted).sum(0) if counted else torch.zeros_like(squares[0])
+        return ranks.sum([total])[0].sqrt()
 
     norms = measured(gradients)
     if (overflown := ~norms.isfinite()).any():

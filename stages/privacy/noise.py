@@ -31,26 +31,36 @@ BLOCK = 2**17  # numbers of one stream; threads share the blocks
 FEW = 8  # blocks that are drawn faster than threads are started
 
 
-def noised(total: Sequence[torch.Tensor], grid: float, std: float, key: Key, t: int) -> list[torch.Tensor]:
+def noised(
+    total: Sequence[torch.Tensor], grid: float, std: float, key: Key, t: int, places: Sequence[int] | None = None
+) -> list[torch.Tensor]:
     """round(total + N(0, std^2) / grid) * grid as float32, whatever the model computes in. `total` is in grid steps.
 
     Every tensor is noised, also one that is zero: which parameters move must not tell what was in the batch. A float32
-    tensor on the CPU is overwritten with its result.
+    tensor on the CPU is overwritten with its result. Where processes have parts of the tensors, `places` says where in
+    the whole each part begins: together they add the one noise vector that one process would.
     """
     signals = [steps.detach().cpu().contiguous() for steps in total]
     signals = [(s.float() if s.dtype == torch.bfloat16 else s).numpy().reshape(-1) for s in signals]
     results = [s if s.dtype == np.float32 else np.empty(s.size, np.float32) for s in signals]
-    blocks = [(i, start) for i, signal in enumerate(signals) for start in range(0, signal.size, BLOCK)]
+    places = places or [0] * len(signals)
+    blocks = [
+        (i, block)
+        for i, (signal, place) in enumerate(zip(signals, places, strict=True))
+        for block in range(place // BLOCK, -(-(place + signal.size) // BLOCK))
+    ]
 
-    def add(block: tuple[int, int]) -> None:
-        i, start = block
-        signal = signals[i][start : start + BLOCK]
-        numbers = key.stream(f"noise/{i}/{start // BLOCK}", t).standard_normal(signal.size)
+    def add(which: tuple[int, int]) -> None:
+        i, block = which
+        start = max(places[i], block * BLOCK)
+        end = min(places[i] + signals[i].size, (block + 1) * BLOCK)
+        here = slice(start - places[i], end - places[i])
+        numbers = key.stream(f"noise/{i}/{block}", t).standard_normal(end - block * BLOCK)[start - block * BLOCK :]
         numbers *= std / grid
-        numbers += signal
+        numbers += signals[i][here]
         np.rint(numbers, out=numbers)
         numbers *= grid
-        results[i][start : start + BLOCK] = numbers
+        results[i][here] = numbers
 
     if len(blocks) <= FEW:
         for block in blocks:

@@ -2,7 +2,9 @@
 
 A key is 256 secret bits from the operating system. The stream for (purpose, step) is a pure function of the key, so a
 step that is run again draws the same sample and the same noise instead of a second, fresh one. Whoever knows the key
-can subtract the noise: it is never written to an output, a log or a parameter.
+can subtract the noise: it is never written to an output, a log or a parameter. While a training is unfinished it is in
+a file that its owner alone can read, or an interrupted step could not be run again as it was; with the last step the
+file is gone (train/checkpoints.py).
 
     >>> key = Key.from_seed(7)
     >>> key.stream("noise", 3).standard_normal(2) == key.stream("noise", 3).standard_normal(2)
@@ -12,8 +14,10 @@ can subtract the noise: it is never written to an output, a log or a parameter.
 """
 
 import hashlib
+import os
 import secrets
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from randomgen import AESCounter
@@ -32,6 +36,22 @@ class Key:
     def from_seed(cls, seed: int) -> "Key":
         """Anyone can recompute this key, so noise drawn with it hides nothing: for non-private runs and tests."""
         return cls("fixed", hashlib.blake2b(f"fixed key {seed}".encode(), digest_size=32).digest())
+
+    @property
+    def id(self) -> str:
+        """Tells keys apart without giving one away."""
+        return hashlib.blake2b(b"id", key=self.secret, digest_size=8).hexdigest()
+
+    def keep(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(self.secret)
+            file.flush()
+            os.fsync(file.fileno())
+
+    @classmethod
+    def kept(cls, path: Path, origin: str) -> "Key":
+        return cls(origin, path.read_bytes())
 
     def stream(self, purpose: str, step: int) -> np.random.Generator:
         """AES-128 in counter mode: a cryptographic generator. BLAKE2b derives its key from (key, purpose, step)."""

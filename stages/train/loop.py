@@ -13,11 +13,21 @@ from tqdm import trange
 
 from stages.models.batches import BatchReader
 from stages.privacy import factored
-from stages.privacy.gradients import Diagnostics, Objective, clipped_sum, gradient, grid_of
+from stages.privacy.gradients import (
+    Diagnostics,
+    Objective,
+    clipped_sum,
+    clipped_sum_of_shared,
+    gradient,
+    grid_of,
+    shared_gradient,
+)
 from stages.privacy.mechanism import Mechanism
 from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
+from stages.privacy.ranks import ALONE, Part, Ranks
 from stages.privacy.sampling import Sampling
+from stages.privacy.shards import local, part_of, place
 
 LOGIT_SCALE_RANGE = (-math.inf, math.log(100))  # as in CLIP; public constants applied after the noise
 
@@ -34,57 +44,89 @@ def train(
     key: Key,
     at_once: int,
     watch: Callable[[Diagnostics], None] | None = None,
+    ranks: Ranks = ALONE,
+    done: int = 0,
+    after: Callable[[int], None] | None = None,
 ) -> None:
-    """Run T steps in place. `mechanism` None is non-private training: the gradient of the whole batch, as it is."""
+    """Run T steps in place, of which `done` were made before; `after` is told how many are done.
+
+    `mechanism` None is non-private training: the gradient of the whole batch, as it is.
+    """
     fixed = _not_trained(model, parameters)
     # No dropout: features must be the same in both passes of a batch in pieces. Batch normalisation keeps its public
     # averages: they would carry private data without noise.
     model.eval()
-    for t in trange(steps, desc="train", unit=" steps", disable=None):
+    hidden = None if ranks.is_first else True  # one progress bar, in a terminal
+    for t in trange(done, steps, initial=done, total=steps, desc="train", unit=" steps", disable=hidden):
         drawn = sampling.sample(key, t)  # line 3
-        records = objective.records(reader.batch(drawn, key.stream("text", t))) if len(drawn) else {}
+        units = mechanism.assign(drawn, sampling.n, key.stream("unit", t)) if mechanism else np.zeros(len(drawn), int)
+        work = Work(units, ranks)
+        mine = drawn[work.places]
+        records = objective.records(reader.batch(mine, key.stream("text", t))) if len(mine) else {}
         if mechanism is None:
-            gradients = plain_gradient(objective, parameters, records, at_once)
+            gradients = plain_gradient(objective, parameters, records, work, at_once)
         else:
-            units = mechanism.assign(drawn, sampling.n, key.stream("unit", t))
-            gradients, figures = private_gradient(objective, parameters, records, units, mechanism, key, t, at_once)
+            gradients, figures = private_gradient(objective, parameters, records, work, mechanism, key, t, at_once)
             if watch:
                 watch(figures)
         for parameter, g in zip(parameters.values(), gradients, strict=True):
-            parameter.grad = g.to(parameter.dtype)
+            parameter.grad = part_of(parameter, g.to(parameter.dtype))
         optimizer.step()  # line 7
         if "logit_scale" in parameters:
             parameters["logit_scale"].data.clamp_(*getattr(model, "logit_scale_range", LOGIT_SCALE_RANGE))
+        if after:
+            after(t + 1)
     _assert_unchanged(model, fixed)
+
+
+class Work:
+    """What this process computes of a batch: some of its clip units, or some records of every one (ranks.py)."""
+
+    def __init__(self, units: np.ndarray, ranks: Ranks = ALONE):
+        self.ranks = ranks
+        self.places = ranks.whole_units(units)  # in the batch
+        self.parts: list[Part] | None = None
+        if self.places is None:
+            self.parts = ranks.parts(units)
+            self.places = np.concatenate([np.array([], dtype=int), *(part.records for part in self.parts)])
+        self.units = units[self.places]
 
 
 def private_gradient(
     objective: Objective,
     parameters: Mapping[str, torch.nn.Parameter],
     records: Mapping[str, torch.Tensor],
-    units: np.ndarray,
+    work: Work,
     mechanism: Mechanism,
     key: Key,
     t: int,
     at_once: int,
-) -> tuple[list[torch.Tensor], Diagnostics]:
+) -> tuple[list[torch.Tensor], Diagnostics | None]:
     """Lines 4 to 6 of Algorithm 1. An empty batch is noise alone. The figures beside it are private."""
-    C = mechanism.clip_norm
-    summed = factored.clipped_sum if objective.factors else clipped_sum
-    total, figures = summed(objective, parameters, records, units, C, at_once)  # lines 4 and 5
-    return noised(total, grid_of(C), mechanism.sigma * C, key, t), figures  # line 6
+    C, ranks, figures = mechanism.clip_norm, work.ranks, None
+    if work.parts is None:  # lines 4 and 5
+        summed = factored.clipped_sum if objective.factors else clipped_sum
+        total, figures = summed(objective, parameters, records, work.units, C, at_once)
+        total = ranks.sum([g.double() for g in total]) if ranks.world > 1 else total  # exact: see gradients.py
+    else:
+        total = clipped_sum_of_shared(objective, parameters, records, work.parts, C, at_once, ranks)
+    places = [place(p) for p in parameters.values()]
+    return noised(total, grid_of(C), mechanism.sigma * C, key, t, places), figures  # line 6
 
 
 def plain_gradient(
     objective: Objective,
     parameters: Mapping[str, torch.nn.Parameter],
     records: Mapping[str, torch.Tensor],
+    work: Work,
     at_once: int,
 ) -> list[torch.Tensor]:
     """An empty batch has gradient zero; the step still happens."""
     if not records:
-        return [torch.zeros_like(parameter) for parameter in parameters.values()]
-    return gradient(objective, parameters, records, at_once)[0]
+        return [torch.zeros_like(local(parameter)) for parameter in parameters.values()]
+    if work.parts is None:
+        return gradient(objective, parameters, records, at_once)[0]
+    return shared_gradient(objective, parameters, records, work.parts[0].own, at_once, work.ranks)[0]
 
 
 def _not_trained(model: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, torch.Tensor]:

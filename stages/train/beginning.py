@@ -1,0 +1,95 @@
+"""Where a training begins, or goes on: the run is on disk and charged to the ledger before its first step."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+
+import torch
+
+from stages import params
+from stages.errors import UserError
+from stages.keys import Cell
+from stages.privacy.accounting import Plan
+from stages.privacy.ledger import Charge, Ledger
+from stages.privacy.randomness import Key
+from stages.privacy.ranks import Ranks
+from stages.train.checkpoints import Checkpoint, UnfinishedRun
+
+
+@dataclass(frozen=True)
+class Beginning:
+    key: Key
+    step: int  # so many are done
+    run: UnfinishedRun | None = None  # this and what follows: on the first process alone
+    tensors: dict[str, torch.Tensor] | None = None
+    figures: dict[str, list[float]] | None = None
+
+
+@contextmanager
+def begun(
+    cell: Cell, privacy: params.Privacy, plan: Plan, same: dict, data_hash: str, ranks: Ranks
+) -> Iterator[Beginning]:
+    """Charged once, however often it is begun. `same` is what a run that goes on must share with the one begun."""
+    charge = charge_of(cell, privacy, plan)
+    facts = {"cell": str(cell), "charge": asdict(charge), "noise_seed": privacy.unsafe_noise_seed, **same}
+    facts = json.loads(json.dumps(facts))  # as they will be read: tuples are lists then
+    if not ranks.is_first:
+        yield _as_told(ranks, facts)
+        return
+    with ExitStack() as stack:
+        try:
+            run = stack.enter_context(UnfinishedRun.open(cell, facts, choose_key(cell, privacy)))
+            write_ahead(run, charge, data_hash, privacy)
+        except UserError:
+            ranks.told_by_first({"error": True})
+            raise
+        found = run.newest() or Checkpoint(0, {})
+        about = {"facts": facts, "origin": run.key.origin, "secret": run.key.secret.hex(), "step": found.step}
+        ranks.told_by_first(about)
+        if found.step:
+            print(f"going on after step {found.step} of {plan.steps}", file=sys.stderr)
+        yield Beginning(run.key, found.step, run, found.tensors, found.figures)
+
+
+def _as_told(ranks: Ranks, facts: dict) -> Beginning:
+    told = ranks.told_by_first(None)
+    if "error" in told:
+        sys.exit(2)  # the first process has said why
+    if told["facts"] != facts:
+        raise UserError(f"process {ranks.rank} has other data, values or initial weights than the first one")
+    return Beginning(Key(told["origin"], bytes.fromhex(told["secret"])), told["step"])
+
+
+def charge_of(cell: Cell, privacy: params.Privacy, plan: Plan) -> Charge:
+    fixed = privacy.unsafe_noise_seed is not None
+    return Charge(
+        cell=str(cell),
+        private=cell.is_private and not fixed and not privacy.unsafe_diagnostics,
+        n=plan.sampling.n,
+        q=plan.sampling.q,
+        steps=plan.steps,
+        sigma=plan.sigma,
+        clip_norm=plan.mechanism.clip_norm,
+        z=plan.z if cell.is_private else 0.0,
+        sampler=privacy.sampling,
+    )
+
+
+def write_ahead(run: UnfinishedRun, charge: Charge, data_hash: str, privacy: params.Privacy) -> None:
+    """Charge the whole planned run to the data's ledger; over budget, nothing starts and nothing is left behind."""
+    delta = privacy.delta_or_none or 1 / (2 * charge.n)
+    try:
+        Ledger(data_hash).charge(run.id, charge, delta, privacy.budget)
+    except UserError:
+        if run.is_new:
+            run.finish()
+        raise
+
+
+def choose_key(cell: Cell, privacy: params.Privacy) -> Key:
+    """A secret from the operating system; only non-private runs and tests repeat themselves."""
+    if privacy.unsafe_noise_seed is not None:
+        return Key.from_seed(privacy.unsafe_noise_seed + cell.seed)
+    return Key.from_os() if cell.is_private else Key.from_seed(cell.seed)

@@ -1,0 +1,68 @@
+"""When a training is written down, and when it stops: between two steps, never within one."""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+
+from stages.privacy.ranks import Ranks
+from stages.train.checkpoints import Checkpoint, UnfinishedRun
+from stages.train.state import snapshot
+
+
+class Keeper:
+    """Called after every step. All processes save and stop after the same one: the first decides."""
+
+    def __init__(
+        self,
+        run: UnfinishedRun | None,
+        parameters: Mapping[str, torch.nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        ranks: Ranks,
+        every: float,  # seconds
+        asked_to_stop: Callable[[], bool],
+        steps: int,
+    ):
+        self._run, self._parameters, self._optimizer, self._ranks = run, parameters, optimizer, ranks
+        self._every, self._asked_to_stop, self._steps = every, asked_to_stop, steps
+        self._last = time.monotonic()
+
+    def __call__(self, done: int, figures: Mapping[str, list[float]] | None) -> None:
+        if done == self._steps:
+            return  # the outputs are next
+        stop = self._asked_to_stop()
+        save = stop or time.monotonic() - self._last >= self._every
+        stop, save = self._ranks.agreed(stop, save)
+        if save:
+            tensors = snapshot(self._parameters, self._optimizer)
+            if self._run is not None:
+                self._run.save(Checkpoint(done, tensors, figures and dict(figures)))
+            self._last = time.monotonic()
+        if stop:
+            if self._run is not None:
+                print(
+                    f"stopped after step {done} of {self._steps}; the same command goes on from step {self._run.saved}",
+                    file=sys.stderr,
+                )
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def stops_between_steps() -> Iterator[Callable[[], bool]]:
+    """SIGTERM and Ctrl-C ask for a stop after the step that is being made; a second time, they stop at once."""
+    asked = []
+
+    def ask(number: int, frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,38 @@
+"""What a training step changes, as named tensors: trained parameters and the optimiser's state for each."""
+
+from collections.abc import Mapping
+
+import torch
+
+from stages.privacy.ranks import Ranks
+from stages.privacy.shards import split_like, whole
+
+Parameters = Mapping[str, torch.nn.Parameter]
+
+
+def snapshot(parameters: Parameters, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """Whole tensors in memory, whatever the device and however they are split; every process must ask."""
+    tensors = {f"weights.{name}": p for name, p in parameters.items()}
+    for name, p in parameters.items():
+        tensors |= {f"optimizer.{name}.{field}": value for field, value in optimizer.state[p].items()}
+    return {name: whole(tensor.detach()).cpu().contiguous() for name, tensor in tensors.items()}
+
+
+@torch.no_grad()
+def restore(
+    tensors: Mapping[str, torch.Tensor] | None, parameters: Parameters, optimizer: torch.optim.Optimizer, ranks: Ranks
+) -> None:
+    """Continue from a snapshot of which the first process has the tensors; the others are given them.
+
+    The fields are those of AdamW: a step count, and two tensors like the parameter.
+    """
+
+    def given(name: str, like: torch.Tensor, device: torch.device) -> torch.Tensor:
+        full = torch.empty(like.shape, dtype=like.dtype) if tensors is None else tensors[name]
+        return ranks.from_first(full.to(device))
+
+    for name, p in parameters.items():
+        p.copy_(split_like(p, given(f"weights.{name}", p, p.device)))
+        state = {f: split_like(p, given(f"optimizer.{name}.{f}", p, p.device)) for f in ("exp_avg", "exp_avg_sq")}
+        count = given(f"optimizer.{name}.step", torch.zeros(()), p.device).cpu()  # AdamW keeps it in memory
+        optimizer.state[p] = {"step": count, **state}

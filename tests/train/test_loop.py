@@ -1,6 +1,7 @@
 """Algorithm 1 on a real small CLIP and real digits."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,12 +24,16 @@ N = 40
 LABELS = Labels(classes=("a", "b"), templates=("a {}",))
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> PreparedSplit:
+def write_noise(folder: Path) -> None:
     rng = np.random.default_rng(0)
     rows = [Row(png(rng.integers(0, 256, (28, 28), dtype=np.uint8)), (f"text {i}",), i % 2, f"u{i}") for i in range(N)]
-    folder = tmp_path_factory.mktemp("data") / "noise"
     write(folder, "noise", Dataset("made here", "none", LABELS, rows[:-1], rows[-1:]))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> PreparedSplit:
+    folder = tmp_path_factory.mktemp("data") / "noise"
+    write_noise(folder)
     return PreparedSplit(folder, "train")
 
 

@@ -81,7 +81,7 @@ class UnfinishedRun:
             record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
             key = Key.kept(folder / "key", record["key"][0])
             before = record["facts"]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None  # nothing begun, or it ended while this folder was being deleted
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{folder / 'run.json'} cannot be read ({error}); {_start_anew(folder)}") from None

@@ -30,8 +30,8 @@ def ledger_identity() -> str:
     folder = os.environ.get("LEDGER_DIR")
     if not folder or not Path(folder).is_absolute():
         raise UserError(
-            f"LEDGER_DIR is {folder or 'not set'}: machines that train on the same data must charge one ledger, or each "
-            "would spend the whole budget; set it, for the sweep and for every worker, to one folder that all share"
+            f"LEDGER_DIR is {folder or 'not set'}: machines that train on the same data must charge one ledger, or "
+            "each would spend the whole budget; set it, for the sweep and for every worker, to one folder they share"
         )
     path = Path(folder) / LEDGER_NAME
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -45,11 +45,6 @@ def kind(stage: str) -> str:
     return stage.partition("@")[0]
 
 
-def cell_of(stage: str) -> str:
-    """Training and evaluation of a cell have one name: the model that one makes is there for the other."""
-    return f"cell {stage.partition('@')[2]}" if kind(stage) in ("train", "evaluate") else stage
-
-
 def read(targets: Iterable[str] = ()) -> Graph:
     """The part of the pipeline in this folder that `targets` need; all of it by default."""
     from dvc.repo import Repo

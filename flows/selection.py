@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from flows.graph import Graph
 from stages.errors import UserError
 from stages.keys import METHODS, TASKS, Cell, canonical_epsilon
 from stages.params import Params
@@ -58,6 +59,15 @@ def targets(selection: Selection, params: Params) -> list[str]:
     return [stage_of(cell) for cell in chosen]
 
 
-def stage_of(cell: Cell) -> str:
-    """The last stage of a cell, as DVC names it."""
-    return f"evaluate@{cell.task}-{cell.dataset}-{cell.model}-{cell.method}-{cell.epsilon}-{cell.seed}"
+def stage_of(cell: Cell, kind: str = "evaluate") -> str:
+    """A stage of the cell, by default the last, as DVC names it."""
+    return f"{kind}@{cell.task}-{cell.dataset}-{cell.model}-{cell.method}-{cell.epsilon}-{cell.seed}"
+
+
+def by_cell(nodes: Graph, params: Params) -> Graph:
+    """Training and evaluation of a cell as one node: the model that one makes is there for the other."""
+    names = {}
+    for cell in params.cells():
+        name = f"{cell.task}: {cell.dataset}, {cell.model}, {cell.method}, epsilon {cell.epsilon}, seed {cell.seed}"
+        names |= {stage_of(cell, "train"): name, stage_of(cell): name}
+    return nodes.joined(lambda stage: names.get(stage, stage))

@@ -12,12 +12,14 @@ import argparse
 from typing import Annotated
 
 from prefect import flow
+from prefect.runtime import flow_run
 from prefect.states import Failed, State
 from pydantic import Field, ValidationError
 
-from flows import graph
+from flows import agreement, exchange, graph
+from flows.graph import Graph
 from flows.pipeline import finish, require_tools, run_graph
-from flows.selection import Selection, targets
+from flows.selection import Selection, by_cell, targets
 from flows.steps import Here
 from flows.workers import OnWorkers, Patience
 from stages import params
@@ -27,7 +29,15 @@ Number = Annotated[int, Field(ge=1)]
 EVERYTHING = Selection()
 
 
-@flow(name="dp-clip-sweep", log_prints=False)
+def run_name() -> str:
+    """What the run is called on Prefect's page."""
+    parameters = flow_run.parameters
+    selection = Selection.model_validate(parameters["selection"])
+    chosen = [f"{axis} {' '.join(map(str, values))}" for axis, values in selection if values]
+    return f"{', '.join(chosen) or 'whole sweep'}, on {'workers' if parameters['on_workers'] else 'one machine'}"
+
+
+@flow(name="dp-clip-sweep", flow_run_name=run_name, log_prints=False)
 def sweep(
     selection: Selection = EVERYTHING,
     on_workers: bool = False,
@@ -45,12 +55,11 @@ def sweep(
         silent_seconds: After so many seconds without a sign of life, a worker's cell is given to another one.
     """
     try:
-        wanted = targets(selection, require_tools())
-        return (
-            run_on_workers(wanted, at_once, retries, silent_seconds)
-            if on_workers
-            else run_here(wanted, at_once, retries)
-        )
+        p = require_tools()
+        wanted = targets(selection, p)
+        if not on_workers:
+            return run_here(wanted, at_once, retries)
+        return run_on_workers(by_cell(graph.read(wanted), p), at_once, retries, silent_seconds)
     except UserError as error:
         return Failed(message=str(error))
 
@@ -63,8 +72,7 @@ def run_here(wanted: list[str], at_once: int, retries: int) -> State:
         here.stop()
 
 
-def run_on_workers(wanted: list[str], at_once: int, retries: int, silent_seconds: int) -> State:
-    nodes = graph.read(wanted).joined(graph.cell_of)
+def run_on_workers(nodes: Graph, at_once: int, retries: int, silent_seconds: int) -> State:
     here = Here(at_once=2, retries=retries)
     workers = OnWorkers(nodes, here, at_once, retries, Patience(silent=silent_seconds))
     try:
@@ -106,7 +114,10 @@ def main() -> None:
         selection = Selection(**{axis: args.pop(axis) for axis in Selection.model_fields})
     except ValidationError as error:
         raise UserError("wrong selection:", [f"{e['loc'][0]}: {e['msg']}" for e in error.errors()]) from None
-    targets(selection, params.load())  # told before Prefect starts
+    targets(selection, params.load())  # what is wrong is told before Prefect starts
+    if args["on_workers"]:
+        agreement.ledger_identity()
+        exchange.require_remote()
     if args["at_once"] < 1 or args["retries"] < 0 or args["silent_seconds"] < 1:
         raise UserError("--at-once and --silent-seconds must be at least 1, and --retries at least 0")
     finish(sweep(selection, **args, return_state=True))

@@ -107,7 +107,7 @@ def main() -> None:
     if args.workers < 1:
         raise UserError(f"--workers must be at least 1; got {args.workers}")
     require_tools()
-    if unknown := sorted(set(args.targets) - set(graph.names())):
+    if args.targets and (unknown := sorted(set(args.targets) - set(graph.names()))):
         raise UserError(f"no such stage: {', '.join(unknown)}; see: dvc stage list")
     finish(pipeline(args.targets or ["publish"], args.workers, return_state=True))
 

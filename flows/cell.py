@@ -72,6 +72,8 @@ def run_cell(here: Here, job: str, stages: list[str], inputs: list[str]) -> Stat
 
 def transfer(here: Here, direction: str, stages: list[str]) -> State | None:
     """Pull or push what `stages` made, and the run-cache; the failure, if it failed."""
+    if not stages:
+        return None  # to DVC that would mean all of them
     force = ["--force"] if direction == "pull" else []  # over what an older sweep left
     code, output = here.dvc(direction, "--run-cache", *force, *stages)
     get_run_logger().info("dvc %s\n%s", direction, last_words(output))

@@ -42,7 +42,7 @@ def pulse(run_id: UUID, seconds: float, unwanted: Callable[[], None]) -> Iterato
         yield
     finally:
         done.set()
-        thread.join()
+        thread.join(seconds)
 
 
 def count(run: FlowRun) -> int:

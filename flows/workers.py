@@ -8,8 +8,10 @@ draw new keys and are charged to the ledger again: what the dead machine drew ma
 import threading
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+import httpx
 from prefect import get_run_logger
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
@@ -134,7 +136,8 @@ class OnWorkers:
         heard, last = None, time.monotonic()
         try:
             while True:
-                run = client.read_flow_run(run.id)
+                with suppress(httpx.HTTPError):  # the server may be away for a moment
+                    run = client.read_flow_run(run.id)
                 if run.state.is_final() or self._stopped:
                     return run.state
                 if (sign := (run.state.type, count(run))) != heard or run.state.is_scheduled():
@@ -154,7 +157,7 @@ class OnWorkers:
         return state
 
     def _transfer(self, direction: str, stages: list[str]) -> None:
-        if stages and (problem := transfer(self.here, direction, stages)):
+        if problem := transfer(self.here, direction, stages):
             raise UserError(problem.message)
 
 

@@ -14,11 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName
+from prefect.client.schemas.objects import FlowRun
 from ruamel.yaml import YAML
 
 from tests.conftest import Project
 
 TWELVE_CELLS = {"epsilon": [0, 10, "inf"], "seed": [0, 1, 2, 3]}
+ON_WORKERS = (sys.executable, "-m", "flows.sweep", "--on-workers", "--at-once", "3", "--silent-seconds", "15")
 PREFECT = str(Path(sys.executable).with_name("prefect"))
 
 
@@ -91,7 +94,13 @@ def server(tmp_path_factory) -> Iterator[str]:
     process = subprocess.Popen(
         [PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(port)],
         cwd=home,
-        env={**os.environ, "PREFECT_HOME": str(home), "DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"},
+        env={
+            **os.environ,
+            "PREFECT_HOME": str(home),
+            "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api",
+            "DO_NOT_TRACK": "1",
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -189,3 +198,35 @@ def without_cells(made: Machine) -> Machine:
     }
     yaml.dump(content, lock)
     return made
+
+
+def runs_of(api: SyncPrefectClient, flow: str) -> list[FlowRun]:
+    return api.read_flow_runs(flow_filter=FlowFilter(name=FlowFilterName(any_=[flow])))
+
+
+@pytest.fixture(scope="session")
+def swept(finished, one_machine, deployed, settings, api, tmp_path_factory):
+    """The machines after a sweep in which the first worker died, and what was seen when it did."""
+    folder, params = tmp_path_factory.mktemp("machines"), one_machine.params()
+    parent = without_cells(machine(folder / "parent", settings, like=finished, params=params))
+    first, second = (machine(folder / name, settings, params=params) for name in ("first", "second"))
+    workers = [each.start_worker("dp-clip-cells") for each in (first, second)]
+    sweep = parent.start(*ON_WORKERS, log="sweep")
+    log = folder / "parent-sweep.log"
+
+    def finished_runs() -> list[FlowRun]:
+        assert sweep.poll() is None, log.read_text()
+        return [run for run in runs_of(api, "dp-clip-cell") if run.state.is_completed()]
+
+    try:
+        wait_for(lambda: len(finished_runs()) >= 2 and first.training(), "training on the first worker", seconds=500)
+        done_before, lost = finished_runs(), first.training()[0]
+        first.dies()
+        sweep.wait(500)
+        parent.seen = (sweep.returncode, log.read_text(), done_before, lost)
+        yield parent, second
+    finally:
+        for made in (parent, first, second):
+            made.dies()
+        for process in (*workers, sweep):
+            process.wait(30)

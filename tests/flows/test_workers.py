@@ -1,4 +1,4 @@
-"""A sweep on two workers in separate clones, one of which dies: real Prefect server, workers and DVC remote."""
+"""A sweep on two workers in separate clones, one of which dies (the fixture `swept`)."""
 
 import json
 import re
@@ -7,51 +7,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from prefect.client.schemas.filters import FlowFilter, FlowFilterName, LogFilter
+from prefect.client.schemas.filters import LogFilter
 from prefect.client.schemas.objects import FlowRun
 from ruamel.yaml import YAML
 
-from tests.flows.conftest import Machine, machine, wait_for, without_cells
+from tests.flows.conftest import ON_WORKERS, Machine, machine, runs_of
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # the finished project is made once
-
-SWEEP = (sys.executable, "-m", "flows.sweep", "--on-workers", "--at-once", "3", "--silent-seconds", "15")
-
-
-def runs_of(api, flow: str) -> list[FlowRun]:
-    return api.read_flow_runs(flow_filter=FlowFilter(name=FlowFilterName(any_=[flow])))
+pytestmark = [pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(1500)]  # whoever is first makes the fixtures
 
 
 def worker_of(run: FlowRun) -> str:
     return run.labels["prefect.worker.name"]
-
-
-@pytest.fixture(scope="module")
-def swept(finished, one_machine, deployed, settings, api, tmp_path_factory):
-    """The machines after a sweep in which the first worker died, and what was seen when it did."""
-    folder, params = tmp_path_factory.mktemp("machines"), one_machine.params()
-    parent = without_cells(machine(folder / "parent", settings, like=finished, params=params))
-    first, second = (machine(folder / name, settings, params=params) for name in ("first", "second"))
-    workers = [each.start_worker("dp-clip-cells") for each in (first, second)]
-    sweep = parent.start(*SWEEP, log="sweep")
-    log = folder / "parent-sweep.log"
-
-    def finished_runs() -> list[FlowRun]:
-        assert sweep.poll() is None, log.read_text()
-        return [run for run in runs_of(api, "dp-clip-cell") if run.state.is_completed()]
-
-    try:
-        wait_for(lambda: len(finished_runs()) >= 2 and first.training(), "training on the first worker", seconds=500)
-        done_before, lost = finished_runs(), first.training()[0]
-        first.dies()
-        sweep.wait(500)
-        parent.seen = (sweep.returncode, log.read_text(), done_before, lost)
-        yield parent, second
-    finally:
-        for made in (parent, first, second):
-            made.dies()
-        for process in (*workers, sweep):
-            process.wait(30)
 
 
 def test_a_worker_that_dies_loses_no_finished_cell_and_its_cell_is_trained_by_the_other(swept, api):
@@ -152,8 +118,8 @@ def test_a_worker_that_differs_refuses_before_it_does_anything(one_machine, sett
 
 
 def test_a_sweep_without_a_shared_ledger_or_remote_is_refused(finished, settings):
-    done = finished.run(*SWEEP)
+    done = finished.run(*ON_WORKERS)
     assert done.returncode == 2 and "error: LEDGER_DIR is not set" in done.stderr
-    done = finished.run(*SWEEP, LEDGER_DIR=settings["LEDGER_DIR"])
+    done = finished.run(*ON_WORKERS, LEDGER_DIR=settings["LEDGER_DIR"])
     assert done.returncode == 2 and "this clone has no default one: dvc remote add" in done.stderr
     assert "Traceback" not in done.stderr

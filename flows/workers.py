@@ -110,7 +110,7 @@ class OnWorkers:
                 exchange.forget(job)
                 if not state.is_crashed() or self._stopped:
                     break
-                get_run_logger().warning("%s: %s It is given to another worker.", node, state.message)
+                get_run_logger().warning("%s It is given to a worker again.", state.message)
         advice = "" if state.name == REFUSED else " (see its own flow run)"
         return Failed(message=f"{state.message or state.name}{advice}")
 

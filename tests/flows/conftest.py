@@ -9,6 +9,8 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -34,12 +36,13 @@ def wait_for(condition: Callable, what: str, seconds: float = 240, every: float 
     return found
 
 
-def processes_in(folder: Path) -> list[psutil.Process]:
-    found = []
+def commands_in(folder: Path) -> dict[int, list[str]]:
+    """The command line of every process that works in `folder`, by its id."""
+    found = {}
     for process in psutil.process_iter():
         try:
             if Path(process.cwd()).is_relative_to(folder) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                found[process.pid] = process.cmdline()
         except (psutil.Error, OSError):
             continue  # it ended while we looked
     return found
@@ -70,18 +73,13 @@ class Machine(Project):
 
     def dies(self) -> None:
         """As when the power goes: everything that runs here ends at once, and nothing is told to anybody."""
-        for process in processes_in(self.folder):
-            process.kill()
+        for pid in commands_in(self.folder):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def training(self) -> list[str]:
         """The cells that are trained here at this moment."""
-        commands = []
-        for process in processes_in(self.folder):
-            try:
-                commands.append(process.cmdline())
-            except psutil.Error:
-                continue
-        return [command[-1] for command in commands if "stages.train" in command and "flows.dvc" not in command]
+        return [command[-1] for command in commands_in(self.folder).values() if "stages.train" in command]
 
 
 @pytest.fixture(scope="session")
@@ -204,9 +202,22 @@ def runs_of(api: SyncPrefectClient, flow: str) -> list[FlowRun]:
     return api.read_flow_runs(flow_filter=FlowFilter(name=FlowFilterName(any_=[flow])))
 
 
+@dataclass
+class Swept:
+    """What was seen of a sweep in which the first of two workers died."""
+
+    parent: Machine
+    second: Machine
+    code: int
+    output: str
+    done_before: list[FlowRun]  # when it died
+    lost: str  # the cell that it was training
+    sweep: FlowRun
+    runs: list[FlowRun]  # of cells
+
+
 @pytest.fixture(scope="session")
-def swept(finished, one_machine, deployed, settings, api, tmp_path_factory):
-    """The machines after a sweep in which the first worker died, and what was seen when it did."""
+def swept(finished, one_machine, deployed, settings, api, tmp_path_factory) -> Iterator[Swept]:
     folder, params = tmp_path_factory.mktemp("machines"), one_machine.params()
     parent = without_cells(machine(folder / "parent", settings, like=finished, params=params))
     first, second = (machine(folder / name, settings, params=params) for name in ("first", "second"))
@@ -219,12 +230,22 @@ def swept(finished, one_machine, deployed, settings, api, tmp_path_factory):
         return [run for run in runs_of(api, "dp-clip-cell") if run.state.is_completed()]
 
     try:
-        wait_for(lambda: len(finished_runs()) >= 2 and first.training(), "training on the first worker", seconds=500)
-        done_before, lost = finished_runs(), first.training()[0]
+        wait_for(lambda: len(finished_runs()) >= 6, "six finished cells", seconds=600)
+        done_before, lost = wait_for(
+            lambda: (cells := first.training()) and (finished_runs(), cells[0]), "training on the first worker"
+        )
         first.dies()
-        sweep.wait(500)
-        parent.seen = (sweep.returncode, log.read_text(), done_before, lost)
-        yield parent, second
+        sweep.wait(600)
+        yield Swept(
+            parent=parent,
+            second=second,
+            code=sweep.returncode,
+            output=log.read_text(),
+            done_before=done_before,
+            lost=lost,
+            sweep=runs_of(api, "dp-clip-sweep")[0],
+            runs=runs_of(api, "dp-clip-cell"),
+        )
     finally:
         for made in (parent, first, second):
             made.dies()

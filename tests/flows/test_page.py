@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from tests.flows.conftest import runs_of
 from tests.report.test_ui import CHROMIUM, FLAGS
 
 pytestmark = [pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(1500)]  # whoever is first makes the fixtures
@@ -13,15 +12,14 @@ CELL = re.compile(r"classification: mnist5k, tiny-clip, batch, epsilon (0|10|inf
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: infra/system-packages chromium installs it")
-def test_names_on_the_page_of_a_sweep_read_without_explanation(swept, server, api, tmp_path):
+def test_names_on_the_page_of_a_sweep_read_without_explanation(swept, server, tmp_path):
     from playwright.sync_api import sync_playwright
 
-    run = runs_of(api, "dp-clip-sweep")[0]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         page.set_default_timeout(60_000)
-        page.goto(f"{server.removesuffix('/api')}/runs/flow-run/{run.id}", wait_until="domcontentloaded")
+        page.goto(f"{server.removesuffix('/api')}/runs/flow-run/{swept.sweep.id}", wait_until="domcontentloaded")
         page.get_by_text("whole sweep, on workers").first.wait_for()
         page.get_by_text("Subflow Runs").click()
         page.get_by_text(CELL).first.wait_for()

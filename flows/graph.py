@@ -1,17 +1,48 @@
 """DVC's graph as plain names: which stages there are, what each waits for, and which are up to date."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import networkx
 
+ON_WORKERS = ("pretrain", "align", "encode", "train", "evaluate")  # may want a GPU, and need nothing but DVC's files
+
 
 @dataclass(frozen=True)
 class Graph:
-    """`upstream[stage]` are the stages it needs. `fresh` are the ones nothing has to be done for."""
+    """`upstream[node]` are the nodes it needs. `fresh` are the ones nothing has to be done for."""
 
-    upstream: dict[str, tuple[str, ...]]  # in an order in which every stage comes after what it needs
+    upstream: dict[str, tuple[str, ...]]  # in an order in which every node comes after what it needs
     fresh: frozenset[str]
+    stages: dict[str, tuple[str, ...]]  # by node, the stages of it in the order in which they run; mostly itself
+
+    def joined(self, name_of: Callable[[str], str]) -> "Graph":
+        """The stages that are given one name become one node, which runs them one after the other."""
+        upstream: dict[str, set[str]] = {}
+        stages: dict[str, tuple[str, ...]] = {}
+        for stage, needed in self.upstream.items():
+            name = name_of(stage)
+            stages[name] = (*stages.get(name, ()), stage)
+            upstream.setdefault(name, set()).update({name_of(each) for each in needed} - {name})
+        graph = networkx.DiGraph([(need, node) for node, needed in upstream.items() for need in needed])
+        graph.add_nodes_from(upstream)
+        order = networkx.lexicographical_topological_sort(graph, key=list(upstream).index)
+        fresh = {name for name, members in stages.items() if self.fresh.issuperset(members)}
+        return Graph({name: tuple(sorted(upstream[name])) for name in order}, frozenset(fresh), stages)
+
+    def only(self, nodes: Iterable[str]) -> "Graph":
+        """These nodes alone; what they need is taken as it is."""
+        kept = [node for node in self.upstream if node in set(nodes)]
+        upstream = {node: tuple(need for need in self.upstream[node] if need in kept) for node in kept}
+        return Graph(upstream, frozenset(), {node: self.stages[node] for node in kept})
+
+    def inputs(self, node: str) -> list[str]:
+        """The stages whose outputs `node` reads."""
+        return [stage for each in self.upstream[node] for stage in self.stages[each]]
+
+
+def kind(stage: str) -> str:
+    return stage.partition("@")[0]
 
 
 def read(targets: Iterable[str] = ()) -> Graph:
@@ -27,7 +58,8 @@ def read(targets: Iterable[str] = ()) -> Graph:
         graph = graph.subgraph(needed)
     order = list(networkx.topological_sort(graph.reverse(copy=False)))
     fresh = {s for s in order if s not in changed and changed.isdisjoint(networkx.descendants(graph, s))}
-    return Graph({stage: tuple(sorted(graph.successors(stage))) for stage in order}, frozenset(fresh))
+    upstream = {stage: tuple(sorted(graph.successors(stage))) for stage in order}
+    return Graph(upstream, frozenset(fresh), {stage: (stage,) for stage in order})
 
 
 def names() -> list[str]:

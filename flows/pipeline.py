@@ -8,68 +8,52 @@ what depends on it, and the exit code is 1.
 """
 
 import argparse
-import os
 import sys
 import threading
-from pathlib import Path
+from collections.abc import Callable
 
-from prefect import flow, get_run_logger, task
+from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed, Failed, State
 
 from flows import graph
-from flows.processes import Processes
+from flows.graph import Graph
+from flows.steps import Here
 from stages import params
 from stages.errors import UserError, run
 from stages.evaluate.java import require_java
 from stages.report.paths import TABLE
 
-UNCHANGED = ("didn't change, skipping", "is cached - skipping run")  # what `dvc repro` says of a stage it did not run
-LAST_LINES = 25
-
 
 @flow(name="dp-clip", log_prints=False)
 def pipeline(targets: list[str] | None = None, workers: int = 2) -> State:
     """Bring `targets` (all stages by default) up to date, `workers` stages at a time."""
-    stages = graph.read(targets or ())
-    progress = Progress(len(stages.upstream))
-    processes = Processes()
-    slots = threading.BoundedSemaphore(workers)  # every task has a thread; this many at a time have a process
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers)),
-    }
+    here = Here(at_once=workers)
+    try:
+        return run_graph(graph.read(targets or ()), here.run)
+    finally:
+        here.stop()
+
+
+def run_graph(nodes: Graph, run_node: Callable[[str], State]) -> State:
+    """Every node as a Prefect task that waits for those it needs; `run_node` is given those that are not up to date."""
+    progress = Progress(nodes)
 
     @task(name="stage", task_run_name="{stage}", cache_policy=NO_CACHE)
     def run_stage(stage: str) -> State:
+        if stage in nodes.fresh:
+            return Completed(name="Cached", message="up to date")
         try:
-            if stage in stages.fresh:
-                return Completed(name="Cached", message="up to date")
-            command = [sys.executable, "-m", "flows.dvc", "--wait-for-lock", "repro", "--single-item", stage]
-            with slots:
-                code, output = processes.run(command, environment)
-            words = output.split("Updating lock file")[0]  # after it DVC only gives hints about git
-            tail = "\n".join(words.strip().splitlines()[-LAST_LINES:])
-            if code != 0:
-                get_run_logger().error("%s\n%s", stage, tail)
-                return Failed(message=tail.splitlines()[-1] if tail else f"exit code {code}")
-            get_run_logger().info("%s\n%s", stage, tail)
-            if any(words in output for words in UNCHANGED):
-                return Completed(name="Cached", message="unchanged")
-            return Completed(message="ran")
+            return run_node(stage)
         finally:
             progress.one_more()
 
     futures = {}
-    try:
-        for stage, upstream in stages.upstream.items():
-            futures[stage] = run_stage.submit(stage, wait_for=[futures[u] for u in upstream])
-        for future in futures.values():
-            future.wait()
-    finally:
-        processes.stop()
+    for stage, upstream in nodes.upstream.items():
+        futures[stage] = run_stage.submit(stage, wait_for=[futures[u] for u in upstream])
+    for future in futures.values():
+        future.wait()
 
     states = {stage: future.state for stage, future in futures.items()}
     publish_artifacts(states)
@@ -82,14 +66,19 @@ def pipeline(targets: list[str] | None = None, workers: int = 2) -> State:
 class Progress:
     """How many stages are done, as a Prefect artifact that the run's page shows while it runs."""
 
-    def __init__(self, total: int):
-        self._total, self._done, self._lock = total, 0, threading.Lock()
-        self._id = create_progress_artifact(progress=0.0, key="stages-done", description=f"of {total} stages")
+    def __init__(self, nodes: Graph):
+        self._total, self._done, self._lock = len(nodes.upstream), len(nodes.fresh), threading.Lock()
+        self._id = create_progress_artifact(
+            progress=self._percent(), key="stages-done", description=f"of {self._total} stages"
+        )
+
+    def _percent(self) -> float:
+        return 100 * self._done / max(1, self._total)
 
     def one_more(self) -> None:
         with self._lock:
             self._done += 1
-            update_progress_artifact(self._id, progress=100 * self._done / self._total)
+            update_progress_artifact(self._id, progress=self._percent())
 
 
 def summary(states: dict[str, State]) -> str:
@@ -117,12 +106,21 @@ def main() -> None:
     args = parser.parse_args()
     if args.workers < 1:
         raise UserError(f"--workers must be at least 1; got {args.workers}")
-    if "captioning" in params.load(check_sources=True).sweep.task:
-        require_java()
-    if unknown := sorted(set(args.targets) - set(graph.names())):
+    require_tools()
+    if args.targets and (unknown := sorted(set(args.targets) - set(graph.names()))):
         raise UserError(f"no such stage: {', '.join(unknown)}; see: dvc stage list")
+    finish(pipeline(args.targets or ["publish"], args.workers, return_state=True))
 
-    state = pipeline(args.targets or ["publish"], args.workers, return_state=True)
+
+def require_tools() -> params.Params:
+    """The parameters, once everything that the sweep needs was seen to be there."""
+    p = params.load(check_sources=True)
+    if "captioning" in p.sweep.task:
+        require_java()
+    return p
+
+
+def finish(state: State) -> None:
     if not state.is_completed():
         print(f"error: {state.message}", file=sys.stderr)
         sys.exit(1)

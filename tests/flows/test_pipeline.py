@@ -12,6 +12,7 @@ import pytest
 
 from flows.processes import Processes, Stopped
 from tests.conftest import SWEEP_STAGES, Project
+from tests.flows.conftest import commands_in
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # the finished project is made once
 
@@ -21,18 +22,6 @@ FLOW = (sys.executable, "-m", "flows.pipeline")
 def files(project: Project, *folders: str) -> dict[str, str]:
     paths = [p for folder in folders for p in (project.folder / folder).rglob("*") if p.is_file()]
     return {str(p.relative_to(project.folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in paths}
-
-
-def commands_in(folder: Path) -> list[str]:
-    """The command line of every process that works in `folder`."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if Path(process.cwd()).is_relative_to(folder) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline()))
-        except (psutil.Error, OSError):
-            continue  # it ended while we looked
-    return found
 
 
 def test_the_flow_makes_the_same_files_as_dvc_repro(finished, project):
@@ -84,7 +73,7 @@ def test_stopping_the_flow_leaves_no_process_behind(copy_of_finished, sent):
     )
     try:
         deadline = time.monotonic() + 240
-        while not any("stages.train" in command for command in commands_in(copy_of_finished.folder)):
+        while not any("stages.train" in command for command in commands_in(copy_of_finished.folder).values()):
             assert flow.poll() is None and time.monotonic() < deadline, "training never started"
             time.sleep(0.5)
         time.sleep(2)
@@ -92,7 +81,7 @@ def test_stopping_the_flow_leaves_no_process_behind(copy_of_finished, sent):
         flow.communicate(timeout=90)
         assert flow.returncode != 0
         time.sleep(1)
-        assert commands_in(copy_of_finished.folder) == []
+        assert commands_in(copy_of_finished.folder) == {}
     finally:
         for process in psutil.process_iter(["cwd"]):
             if (process.info["cwd"] or "").startswith(str(copy_of_finished.folder)):

@@ -25,6 +25,7 @@ from stages.report.statement import guarantee_tag, paper_epsilon, sound_epsilon,
 from stages.report.table import Outcome
 
 STATEMENT = "privacy-statement.md"
+NAMES = 2  # raised when parameters or scores are called something else: runs with the old names are then replaced
 SIGNATURES = {  # columns in and out
     "classification": (["image"], [ColSpec("string", "label"), ColSpec("double", "similarity")]),
     "captioning": (["image"], [ColSpec("string", "caption")]),
@@ -137,9 +138,12 @@ class Publisher:
         return {"task": self.cell.task, "labels": Manifest.read(data_dir(self.cell.dataset)).labels.model_dump()}
 
     def _params(self) -> dict:
-        """Epsilons are numbers, so that the page sorts and plots them; where there is no bound there is none."""
+        """Epsilons are numbers, so that the page sorts and plots them; where there is no bound there is none.
+
+        The page that compares runs plots the first score against the first parameter: no name comes before `epsilon`.
+        """
         cell, training, g = self.cell, self.outcome.training, self.outcome.training.privacy.guarantee
-        values = {"dataset": cell.dataset, "model": cell.model, "method": cell.method, "seed": cell.seed}
+        values = {"private_dataset": cell.dataset, "model": cell.model, "method": cell.method, "seed": cell.seed}
         epsilons = {
             "epsilon": float(cell.epsilon),
             "epsilon_sound": sound_epsilon(training),
@@ -154,8 +158,12 @@ class Publisher:
         return values
 
     def _metrics(self) -> dict[str, float]:
+        """Shares in percent, as in the tables; scores of captions as their authors define them."""
         m = self.outcome.metrics
-        return {**m.scores, f"{m.primary}_low": m.low, f"{m.primary}_high": m.high, "n_test": m.n}
+        unit, factor = ("", 1) if self.cell.task == "captioning" else ("_percent", 100)
+        values = {f"{name}{unit}": factor * value for name, value in m.scores.items()}
+        ends = {f"{m.primary}{unit}_95_low": factor * m.low, f"{m.primary}{unit}_95_high": factor * m.high}
+        return {**values, **ends, "n_test": m.n}
 
     def _tags(self) -> dict[str, str]:
         c = self.cell
@@ -178,7 +186,7 @@ def alias(cell: Cell) -> str:
 def content_hash(outcome: Outcome) -> str:
     """Of what is published for a cell: its files and what is said of them. The git commit changes without it."""
     cell = outcome.cell
-    digest = hashlib.sha256(statement(outcome.training).encode())
+    digest = hashlib.sha256(f"{NAMES} {statement(outcome.training)}".encode())
     for path in (cell.training_json, cell.metrics_json, cell.details_json, *sorted(cell.model_dir.iterdir())):
         digest.update(_hash(path))
     for path in sorted(initial_model_dir(cell.model).iterdir()):

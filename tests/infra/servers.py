@@ -151,8 +151,8 @@ class Servers:
 
     def stop(self, name: str) -> None:
         process = self.running.pop(name)
-        # Postgres: sent to the group its helpers would die at once too, and it would take that for a crash.
-        (process.terminate if name == "postgres" else lambda: os.killpg(process.pid, signal.SIGTERM))()
+        # Containers are stopped the same way: Postgres' image asks for SIGINT, at which it waits for no client.
+        process.send_signal(signal.SIGINT if name == "postgres" else signal.SIGTERM)
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:

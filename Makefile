@@ -28,8 +28,9 @@ demo: setup  ## the main job on the embedded default: runs the whole pipeline an
 	@python -m stages.report --show
 	@echo "compare the models in a browser: make ui"
 
-test: setup  ## all tests (installs Chromium for the one that looks at the MLflow page)
+test: setup  ## all tests (installs Chromium for those that look at the MLflow page, Postgres for the servers)
 	@infra/system-packages chromium || true
+	@infra/system-packages postgres || true
 	@python -m pytest
 
 bench: setup  ## what privacy costs a step, in time and memory, beside a plain step and Opacus (well over 10 minutes)
@@ -53,8 +54,10 @@ ui: setup  ## MLflow's page on http://127.0.0.1:5000 (PORT=... for another)
 publish: setup  ## fill MLflow again from the files (after its store was deleted)
 	@python -m stages.report.publish
 
-lint: setup  ## ruff: lint and format
+lint: setup  ## ruff (lint, bandit's rules, format), packages that fit together, known holes in them
 	@ruff check . && ruff format --check .
+	@uv pip check --quiet
+	@python infra/audit.py
 
 format: setup  ## let ruff format and fix
 	@ruff check --fix . && ruff format .

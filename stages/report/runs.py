@@ -38,7 +38,7 @@ def parent_run(client: MlflowClient, cell: Cell) -> Run:
         return found[0]
     name = f"{cell.dataset}, {cell.model}"
     created = client.create_run(experiment_id(client, cell), run_name=name, tags={"sweep": cell.sweep})
-    client.log_param(created.info.run_id, "dataset", cell.dataset)
+    client.log_param(created.info.run_id, "private_dataset", cell.dataset)
     client.log_param(created.info.run_id, "model", cell.model)
     client.set_terminated(created.info.run_id)
     return created

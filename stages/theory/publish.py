@@ -14,12 +14,11 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 
 import mlflow
 from mlflow import MlflowClient
-from mlflow.exceptions import MlflowException
 
 from stages import params
 from stages.atomic import write_json
 from stages.errors import UserError, run
-from stages.report.publish import STORE, quiet
+from stages.report import store
 from stages.theory.__main__ import FOLDER
 
 EXPERIMENT = "dp-clip theory"
@@ -34,14 +33,11 @@ def main() -> None:
     ).parse_args()
     if not (FOLDER / "points.json").is_file():
         raise UserError(f"no study in {FOLDER}; run: dvc repro theory")
-    quiet()
-    mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI", STORE))
-    try:
+    with store.publishing():
         identity = publish(params.load().theory)
-    except MlflowException as error:
-        raise UserError(f"MLflow at {mlflow.get_tracking_uri()} says: {error}") from error
     write_json(PUBLISHED, {"run": identity})
-    print(f"the theory is in {mlflow.get_tracking_uri()}, experiment {EXPERIMENT!r}; look at it with: make ui")
+    place = store.hidden(mlflow.get_tracking_uri())
+    print(f"the theory is in {place}, experiment {EXPERIMENT!r}; look at it with: make ui")
 
 
 def publish(config: params.Theory) -> str:

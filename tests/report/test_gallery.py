@@ -157,6 +157,7 @@ def test_a_caption_that_is_missing_is_a_dash(in_project):
 def test_mlflow_gets_the_page_every_score_and_what_was_not_run(in_project):
     import mlflow
 
+    from stages.keys import initial_model_dir
     from stages.report import publish
     from stages.report.paths import CSV, GALLERY, PAPER, PLOTS, TABLE
 
@@ -168,7 +169,7 @@ def test_mlflow_gets_the_page_every_score_and_what_was_not_run(in_project):
     GALLERY.mkdir()
     gallery.write([made], GALLERY)
     made.cell.metrics_json.write_text(made.metrics.model_dump_json())
-    for folder in (made.cell.model_dir, publish.initial_model_dir("tiny-blip")):
+    for folder in (made.cell.model_dir, initial_model_dir("tiny-blip")):
         folder.mkdir(parents=True)
     made.cell.training_json.write_text(made.training.model_dump_json())
     mlflow.set_tracking_uri(f"sqlite:///{in_project / 'mlflow.db'}")

@@ -63,7 +63,8 @@ def test_a_private_run_carries_its_guarantee(finished):
 
 def test_private_per_step_figures_are_not_published(finished):
     for run in children(finished).values():
-        assert set(run.data.metrics) == {"accuracy", "accuracy_low", "accuracy_high", "n_test"}
+        ends = {"accuracy_percent_95_low", "accuracy_percent_95_high"}
+        assert set(run.data.metrics) == {"accuracy_percent", "n_test", *ends}
         artifacts = {a.path for a in client(finished).list_artifacts(run.info.run_id)}
         assert artifacts == {"picture.png", "details.json", "metrics.json", "privacy-statement.md", "training.json"}
 
@@ -159,7 +160,7 @@ def test_where_models_are_large_only_the_first_seed_carries_its_own(finished, tm
         (run,) = [
             r for r in store.search_runs([e.experiment_id for e in store.search_experiments()]) if "cell" in r.data.tags
         ]
-        assert run.data.metrics["accuracy"] > 0 and not store.search_registered_models()
+        assert run.data.metrics["accuracy_percent"] > 1 and not store.search_registered_models()
         (location,) = publish(outcomes, first_seed=0, every_seed=False).values()
         assert location.endswith("/1") and len(store.search_registered_models()) == 1
     finally:

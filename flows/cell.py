@@ -38,7 +38,7 @@ def cell(
         retries: How many more times a stage that fails is tried here; a training goes on from its last checkpoint.
         pulse_seconds: How often this run shows that it is alive.
     """
-    here = Here(retries=retries)
+    here = Here(retries=retries, pull=True)
     try:
         with pulse(flow_run.id, pulse_seconds, unwanted=here.stop):
             agreement.require_same_version(version)
@@ -71,11 +71,11 @@ def run_cell(here: Here, job: str, stages: list[str], inputs: list[str]) -> Stat
 
 
 def transfer(here: Here, direction: str, stages: list[str]) -> State | None:
-    """Pull or push what `stages` made, and the run-cache; the failure, if it failed."""
+    """Pull or push what `stages` made, with the run-cache that says how; the failure, if it failed."""
     if not stages:
         return None  # to DVC that would mean all of them
-    force = ["--force"] if direction == "pull" else []  # over what an older sweep left
-    code, output = here.dvc(direction, "--run-cache", *force, *stages)
+    option = {"pull": "--force", "push": "--run-cache"}[direction]  # force: over what an older sweep left
+    code, output = here.dvc(direction, option, *stages)
     get_run_logger().info("dvc %s\n%s", direction, last_words(output))
     if code == 0:
         return None

@@ -22,12 +22,16 @@ CHECKSUM = re.compile(r"\b(?:[0-9a-f]{2}/)?[0-9a-f]{30,}\b(?:\.dir)?")  # DVC na
 
 
 class Here:
-    """Runs stages in this folder, `at_once` at a time, each of them up to `retries` more times if it fails."""
+    """Runs stages in this folder, `at_once` at a time, each of them up to `retries` more times if it fails.
 
-    def __init__(self, at_once: int = 1, retries: int = 0):
+    `pull`: what another clone finished and pushed is taken from the DVC remote instead of being run again.
+    """
+
+    def __init__(self, at_once: int = 1, retries: int = 0, pull: bool = False):
         self._slots = threading.BoundedSemaphore(at_once)
         self._processes = Processes()
         self._retries = retries
+        self._repro = ["repro", "--single-item", *(["--pull"] if pull else [])]
         self._environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -37,7 +41,7 @@ class Here:
     def run(self, stage: str) -> State:
         with self._slots:
             for left in reversed(range(self._retries + 1)):
-                code, output = self.dvc("repro", "--single-item", stage)
+                code, output = self.dvc(*self._repro, stage)
                 if code == 0:
                     break
                 tail = last_words(output)

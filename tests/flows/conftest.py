@@ -230,7 +230,7 @@ def swept(finished, one_machine, deployed, settings, api, tmp_path_factory) -> I
         return [run for run in runs_of(api, "dp-clip-cell") if run.state.is_completed()]
 
     try:
-        wait_for(lambda: len(finished_runs()) >= 6, "six finished cells", seconds=600)
+        wait_for(lambda: len(finished_runs()) >= 8, "eight finished cells", seconds=600)
         done_before, lost = wait_for(
             lambda: (cells := first.training()) and (finished_runs(), cells[0]), "training on the first worker"
         )

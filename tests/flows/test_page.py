@@ -29,6 +29,6 @@ def test_names_on_the_page_of_a_sweep_read_without_explanation(swept, server, tm
         tasks = page.inner_text("body")
         page.screenshot(path=str(tmp_path / "prefect-run.png"))
         browser.close()
-    assert len(CELL.findall(subflows)) >= 5 and "first" in subflows + tasks
+    assert len(CELL.findall(subflows)) >= 5
     for words in ("Completed", "dp-clip-sweep", "publish", "report"):
         assert words in tasks, words

@@ -10,10 +10,13 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 
+import mlflow
 import pytest
 from mlflow import MlflowClient
 
+from stages.errors import UserError
 from stages.prepare.format import PreparedSplit
+from stages.report import store
 from tests.conftest import Project
 from tests.infra.servers import NO_POSTGRES, POSTGRES, ROOT, Servers
 from tests.report.test_publish import MODEL, SCRIPT
@@ -132,6 +135,18 @@ def test_a_store_that_loses_its_artifacts_server_is_one_message(published, serve
     assert done.returncode == 2 and done.stderr.startswith("error: MLflow at http://127.0.0.1"), done.stderr
     assert "Traceback" not in done.stderr and "s3cret-word" not in done.stdout + done.stderr
     assert state(servers) == published  # nor is the lock left behind
+
+
+def test_a_wrong_password_is_one_message_that_does_not_repeat_it(servers, monkeypatch):
+    monkeypatch.setenv("PGPASSWORD", "")  # whatever connecting makes of it is taken back
+    place = f"127.0.0.1:{servers.ports['postgres']}/mlflow"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql://somebody:not-the-word@{place}")
+    try:
+        with pytest.raises(UserError, match="password authentication failed") as error:
+            store.connect()
+    finally:
+        mlflow.set_tracking_uri(None)
+    assert "not-the-word" not in str(error.value) and place in str(error.value)
 
 
 def test_the_page_answers_to_its_own_names_only(servers):

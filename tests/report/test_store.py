@@ -93,43 +93,34 @@ def test_processes_that_meet_at_a_new_file_all_get_to_use_it(tmp_path):
         assert process.returncode == 0, errors.decode()
 
 
-def test_publishers_wait_for_each_other(client):
-    inside, most, done = [], [], []
+def most_at_once(client: MlflowClient, count: int, seconds: float, looks: int) -> list[int]:
+    """Publishers that start together, and how many were at work whenever one began."""
+    inside, most = [], []
 
     def publish(me: int) -> None:
-        with only_publisher(client, beat=0.2, looks=50):
+        with only_publisher(client, beat=0.2, looks=looks):
             inside.append(me)
             most.append(len(inside))
-            time.sleep(0.5)
+            time.sleep(seconds)
             inside.remove(me)
-        done.append(me)
 
-    threads = [threading.Thread(target=publish, args=(i,)) for i in range(3)]
+    threads = [threading.Thread(target=publish, args=(i,)) for i in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(120)
-    assert sorted(done) == [0, 1, 2] and most == [1, 1, 1]
+    return most
+
+
+def test_publishers_wait_for_each_other(client):
+    assert most_at_once(client, count=3, seconds=0.5, looks=50) == [1, 1, 1]
     assert not client.search_registered_models()
 
 
 def test_the_lock_of_a_dead_publisher_is_taken_over_by_one_waiter(client, capsys):
     client.create_registered_model(NAME, tags={"holder": "elsewhere, process 1, 0badcafe", "beat": "3"})
-    inside, most = [], []
-
-    def publish(me: int) -> None:
-        with only_publisher(client, beat=0.2, looks=5):
-            inside.append(me)
-            most.append(len(inside))
-            time.sleep(2)  # longer than a dead one is waited for: this one beats
-            inside.remove(me)
-
-    threads = [threading.Thread(target=publish, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert most == [1, 1]
+    # They work for longer than a dead one is waited for; but they beat.
+    assert most_at_once(client, count=2, seconds=3, looks=8) == [1, 1]
     assert "0badcafe has died; taking over" in capsys.readouterr().err
     assert not client.search_registered_models()  # the dead one's neither
 

@@ -1,5 +1,6 @@
 """A real copy of the project with a small sweep, run once by real DVC and looked at by many tests."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -86,9 +87,18 @@ class Project:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Project:
-    """A project on which `dvc repro` has run. Tests that change it work on a copy."""
-    project = Project.copy_to(tmp_path_factory.mktemp("finished"))
-    project.first_output = project.repro()
+    """A project on which `dvc repro` has run, once for all test workers. Tests that change it work on a copy."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    said = base / "finished.txt"
+    with (base / "finished.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever comes second waits
+        if not said.exists():
+            shutil.rmtree(base / "finished", ignore_errors=True)  # of one that failed
+            (base / "finished").mkdir()
+            said.write_text(Project.copy_to(base / "finished").repro())
+    project = Project(base / "finished")
+    project.first_output = said.read_text()
     return project
 
 

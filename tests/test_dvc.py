@@ -8,7 +8,7 @@ import pytest
 from stages.models import saved
 from tests.conftest import SWEEP_STAGES, THEORY_STAGES, stages_run
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # the finished project is made once
+pytestmark = pytest.mark.xdist_group("pipeline")  # what needs it waits together
 
 
 def test_the_whole_pipeline_runs_and_prints_the_table(finished):

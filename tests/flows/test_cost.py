@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-pytestmark = [pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(1500)]  # whoever is first makes the fixtures
+pytestmark = [pytest.mark.xdist_group("flows"), pytest.mark.timeout(1500)]  # whoever is first makes the fixtures
 
 EMPTY_FLOW = """
 from prefect import flow, task

@@ -14,7 +14,7 @@ from flows.processes import Processes, Stopped
 from tests.conftest import SWEEP_STAGES, Project
 from tests.flows.conftest import commands_in
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # the finished project is made once
+pytestmark = pytest.mark.xdist_group("flows")  # servers are started once
 
 FLOW = (sys.executable, "-m", "flows.pipeline")
 

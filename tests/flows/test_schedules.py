@@ -14,7 +14,7 @@ from stages.errors import UserError
 from tests.conftest import ROOT
 from tests.flows.conftest import PREFECT, commands_in, deploy, machine, wait_for
 
-pytestmark = [pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(1500)]  # whoever is first makes the fixtures
+pytestmark = [pytest.mark.xdist_group("flows"), pytest.mark.timeout(1500)]  # whoever is first makes the fixtures
 
 SWEEP = (sys.executable, "-m", "flows.sweep")
 

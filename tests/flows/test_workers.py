@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from tests.flows.conftest import ON_WORKERS, Machine, machine, without_cells
 
-pytestmark = [pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(1500)]  # whoever is first makes the fixtures
+pytestmark = [pytest.mark.xdist_group("flows"), pytest.mark.timeout(1500)]  # whoever is first makes the fixtures
 
 
 def worker_of(run: FlowRun) -> str:

@@ -289,7 +289,7 @@ def test_the_report_writes_and_shows_the_papers_tables(project):
     assert text in project.stage("report", "--show").stdout
 
 
-@pytest.mark.xdist_group("pipeline")  # the finished project is made once
+@pytest.mark.xdist_group("pipeline")  # what needs it waits together
 def test_a_sweep_without_the_papers_datasets_has_the_file_and_shows_nothing_of_it(finished):
     assert (finished.folder / "report/paper.md").read_text() == paper.NO_TABLES
     assert paper.NO_TABLES.strip() not in finished.stage("report", "--show").stdout

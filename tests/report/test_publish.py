@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 from stages.prepare.format import Manifest, PreparedSplit
 from tests.conftest import Project
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # the finished project is made once
+pytestmark = pytest.mark.xdist_group("pipeline")  # what needs it waits together
 
 MODEL = "dp-clip.classification.mnist5k.tiny-clip.batch"
 PUBLISH = ("report.publish",)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from tests.conftest import Project
 from tests.train.forked import newest
 
-pytestmark = pytest.mark.xdist_group("pipeline")
+pytestmark = pytest.mark.xdist_group("crashes")
 
 CELL = "classification/mnist5k/tiny-clip/batch/eps-10/seed-0"
 TRAIN = (sys.executable, "-m", "stages.train", "--cell", CELL)

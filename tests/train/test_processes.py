@@ -61,7 +61,7 @@ def test_processes_with_parts_of_a_tensor_add_the_noise_of_one(monkeypatch):
     assert all(torch.equal(part[1], expected[1]) for part in parts)
 
 
-@pytest.mark.xdist_group("pipeline")
+@pytest.mark.xdist_group("crashes")
 def test_a_killed_process_ends_the_training_with_one_message_and_it_goes_on(long_training):  # noqa: F811
     project, reference = long_training.begun_again()
     params = project.params()

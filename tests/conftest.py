@@ -18,6 +18,18 @@ SWEEP_STAGES = 18  # 2 prepare, 1 pretrain, 1 encode, 4 calibrate, 4 train, 4 ev
 THEORY_STAGES = 2  # which no other stage needs
 
 
+# Long ones first, or one worker idles at the end; those that need the finished project later than the one that makes it.
+FIRST = ("pipeline", "memory", "registries", "large", "flows", "crashes")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def order(item: pytest.Item) -> int:
+        group = item.get_closest_marker("xdist_group")
+        return FIRST.index(group.args[0]) if group and group.args[0] in FIRST else len(FIRST)
+
+    items.sort(key=order)
+
+
 def small_params() -> dict:
     """The project's own params, made small. The noise seed is fixed so that two runs can be compared bit by bit."""
     params = YAML(typ="safe").load(ROOT / "params.yaml")

@@ -18,7 +18,7 @@ SWEEP_STAGES = 18  # 2 prepare, 1 pretrain, 1 encode, 4 calibrate, 4 train, 4 ev
 THEORY_STAGES = 2  # which no other stage needs
 
 
-# Long ones first, or one worker idles at the end; those that need the finished project later than the one that makes it.
+# Long ones first, or one worker idles at the end; who needs the finished project comes later than who makes it.
 FIRST = ("pipeline", "memory", "registries", "large", "flows", "crashes")
 
 

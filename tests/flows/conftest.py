@@ -184,7 +184,7 @@ def deploy(made: Machine, file: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def without_cells(made: Machine) -> Machine:
+def without_cells(made: Project) -> Project:
     """As it was before any cell was trained: data, the initial model and the accounting are there."""
     for name in ("runs", "results", "report"):
         shutil.rmtree(made.folder / name)

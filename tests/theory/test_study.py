@@ -25,7 +25,7 @@ def test_dvc_made_the_study_and_published_it_once(copy_of_finished):
     folder = copy_of_finished.folder / "theory"
     points = json.loads((folder / "points.json").read_text())
     found = json.loads((folder / "exponents.json").read_text())
-    assert len(points) == 26 and len(found) == len(report.LINES)
+    assert len(points) == 25 and len(found) == len(report.LINES)
     assert {p.name for p in (folder / "plots").iterdir()} == {
         *(f"{name}.png" for name in ("n-epsilon", "epsilon", "n", "rd", "delta", "steps", "clip-norm"))
     }

@@ -73,6 +73,7 @@ def long_training(finished, tmp_path_factory) -> LongTraining:
     params["train"]["methods"]["batch"]["steps"] = STEPS
     project.write_params(params)
     shutil.rmtree(project.folder / "ledger")
+    shutil.rmtree(project.folder / "runs" / CELL)
     assert project.stage("calibrate", "--cell", CELL).returncode == 0
     # A run that was killed with its first checkpoint, without that checkpoint: it has its key and nothing else.
     process = subprocess.Popen(TRAIN, cwd=project.folder, env=project.environment())

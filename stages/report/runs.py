@@ -11,7 +11,10 @@ from stages.keys import Cell
 
 
 def experiment_id(client: MlflowClient, cell: Cell) -> str:
-    name = f"dp-clip {cell.task}"
+    return experiment_named(client, f"dp-clip {cell.task}")
+
+
+def experiment_named(client: MlflowClient, name: str) -> str:
     found = client.get_experiment_by_name(name)
     if found is not None and found.lifecycle_stage == "deleted":
         raise UserError(

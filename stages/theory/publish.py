@@ -19,6 +19,7 @@ from stages import params
 from stages.atomic import write_json
 from stages.errors import UserError, run
 from stages.report import store
+from stages.report.runs import experiment_named
 from stages.theory.__main__ import FOLDER
 
 EXPERIMENT = "dp-clip theory"
@@ -44,11 +45,12 @@ def publish(config: params.Theory) -> str:
     """The run that holds exactly these files; runs of earlier studies stay, to compare."""
     files = sorted(path for path in FOLDER.rglob("*") if path.is_file())
     content = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-    experiment = mlflow.set_experiment(EXPERIMENT)
-    same = MlflowClient().search_runs([experiment.experiment_id], f"tags.content = '{content}'")
+    experiment = experiment_named(MlflowClient(), EXPERIMENT)
+    same = MlflowClient().search_runs([experiment], f"tags.content = '{content}'")
     if same:
         return same[0].info.run_id
-    with mlflow.start_run(run_name=f"{config.trials} trials, seed {config.seed}", log_system_metrics=False) as active:
+    name = f"{config.trials} trials, seed {config.seed}"
+    with mlflow.start_run(experiment_id=experiment, run_name=name, log_system_metrics=False) as active:
         mlflow.log_params(config.model_dump())
         mlflow.log_metrics(json.loads((FOLDER / "exponents.json").read_text(encoding="utf-8")))
         mlflow.log_artifacts(str(FOLDER))

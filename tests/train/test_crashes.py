@@ -1,94 +1,18 @@
 """Trainings that are killed or stopped, find their disk full or checkpoints damaged: by the stage's own command."""
 
-import json
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from tests.conftest import Project
+from tests.train.conftest import CELL, STEPS, TRAIN, charges, same, weights
 from tests.train.forked import newest
 
 pytestmark = pytest.mark.xdist_group("crashes")
-
-CELL = "classification/mnist5k/tiny-clip/batch/eps-10/seed-0"
-TRAIN = (sys.executable, "-m", "stages.train", "--cell", CELL)
-STEPS = 120
-
-
-def charges(project: Project) -> list[dict]:
-    (ledger,) = (project.folder / "ledger").glob("*.jsonl")
-    entries = [json.loads(line) for line in ledger.read_text().splitlines()]
-    return [entry for entry in entries if entry["charge"]["cell"] == CELL]
-
-
-class LongTraining:
-    """A project with a private training that has just begun, and what it comes to if nothing happens to it."""
-
-    def __init__(self, project: Project, folder: Path):
-        self._project, self._folder, self._copies = project, folder, 0
-        self.begun = project.folder / "checkpoints" / CELL
-        self.reference: dict[str, torch.Tensor] = {}
-
-    def begun_again(self) -> tuple[Project, dict[str, torch.Tensor]]:
-        """A copy in which the run is at its first step, and the weights it must end with."""
-        self._copies += 1
-        folder = self._folder / f"copy-{self._copies}"
-        shutil.copytree(self._project.folder, folder, symlinks=True)
-        return Project(folder), self.reference
-
-    @staticmethod
-    def wait_for_step(project: Project, step: int, process: subprocess.Popen) -> None:
-        deadline = time.monotonic() + 240
-        while newest(project.folder / "checkpoints" / CELL) < step:
-            assert process.poll() is None and time.monotonic() < deadline, "no such step was reached"
-            time.sleep(0.01)
-
-
-def weights(project: Project) -> dict[str, torch.Tensor]:
-    return load_file(project.folder / "runs" / CELL / "model/changes.safetensors")
-
-
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-@pytest.fixture(scope="session")
-def long_training(finished, tmp_path_factory) -> LongTraining:
-    folder = tmp_path_factory.mktemp("long")
-    project = Project(folder / "project")
-    shutil.copytree(finished.folder, project.folder, symlinks=True)
-    params = project.params()
-    params["privacy"]["unsafe_noise_seed"] = None  # a key of the operating system's
-    params["compute"]["checkpoint_minutes"] = 1e-6  # after every step
-    del params["train"]["methods"]["batch"]["epochs"]
-    params["train"]["methods"]["batch"]["steps"] = STEPS
-    project.write_params(params)
-    shutil.rmtree(project.folder / "ledger")
-    shutil.rmtree(project.folder / "runs" / CELL)
-    assert project.stage("calibrate", "--cell", CELL).returncode == 0
-    # A run that was killed with its first checkpoint, without that checkpoint: it has its key and nothing else.
-    process = subprocess.Popen(TRAIN, cwd=project.folder, env=project.environment())
-    LongTraining.wait_for_step(project, 1, process)
-    process.kill()
-    process.wait()
-    made = LongTraining(project, folder)
-    for path in made.begun.glob("step-*"):
-        path.unlink()
-    uninterrupted, _ = made.begun_again()
-    done = uninterrupted.run(*TRAIN)
-    assert done.returncode == 0 and "going on" not in done.stderr, done.stderr
-    assert not (uninterrupted.folder / "checkpoints" / CELL).exists(), "the key must not outlive the training"
-    made.reference = weights(uninterrupted)
-    return made
 
 
 def test_twenty_kills_at_random_moments_change_no_bit_and_cost_nothing(long_training):

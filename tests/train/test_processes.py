@@ -17,7 +17,7 @@ from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
 from stages.privacy.ranks import Ranks
 from tests.conftest import ROOT
-from tests.train.test_crashes import CELL, charges, long_training  # noqa: F401
+from tests.train.conftest import CELL, TRAIN, charges
 from tests.train.test_loop import write_noise
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -62,14 +62,13 @@ def test_processes_with_parts_of_a_tensor_add_the_noise_of_one(monkeypatch):
 
 
 @pytest.mark.xdist_group("crashes")
-def test_a_killed_process_ends_the_training_with_one_message_and_it_goes_on(long_training):  # noqa: F811
+def test_a_killed_process_ends_the_training_with_one_message_and_it_goes_on(long_training):
     project, reference = long_training.begun_again()
     params = project.params()
     params["compute"] |= {"processes": 2}
     project.write_params(params)
-    command = [sys.executable, "-m", "stages.train", "--cell", CELL]
     run = subprocess.Popen(
-        command,
+        TRAIN,
         cwd=project.folder,
         env=project.environment(),
         stdout=subprocess.PIPE,
@@ -86,7 +85,7 @@ def test_a_killed_process_ends_the_training_with_one_message_and_it_goes_on(long
     time.sleep(0.5)
     assert not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in ranks)
 
-    done = project.run(*command)
+    done = project.run(*TRAIN)
     assert done.returncode == 0 and "going on after step" in done.stderr, done.stderr
     mine = load_file(project.folder / "runs" / CELL / "model/changes.safetensors")
     assert max((mine[name] - reference[name]).abs().max().item() for name in reference) < 1e-5

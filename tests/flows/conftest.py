@@ -189,12 +189,12 @@ def without_cells(made: Project) -> Project:
     for name in ("runs", "results", "report"):
         shutil.rmtree(made.folder / name)
     shutil.rmtree(made.folder / ".dvc/cache/runs")
-    yaml, lock = YAML(typ="safe"), made.folder / "dvc.lock"
-    content = yaml.load(lock)
+    safe, lock = YAML(typ="safe"), made.folder / "dvc.lock"
+    content = safe.load(lock)
     content["stages"] = {
         name: entry for name, entry in content["stages"].items() if not name.startswith(("train", "evaluate", "report"))
     }
-    yaml.dump(content, lock)
+    safe.dump(content, lock)
     return made
 
 

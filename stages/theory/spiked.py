@@ -4,8 +4,8 @@ The coordinates of z are signs times the square roots of the signal's variances,
 Gaussian with covariances whose largest eigenvalue is 1 / snr and whose effective rank (trace / largest) is as chosen;
 the other eigenvalues fall off geometrically.
 
-    >>> noise_spectrum(6, effective_rank=2.0).sum().round(6)
-    np.float64(2.0)
+    >>> round(float(noise_spectrum(6, effective_rank=2.0).sum()), 6)
+    2.0
 """
 
 import functools

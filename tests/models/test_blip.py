@@ -27,7 +27,7 @@ from stages.pretrain.blip import loss as pretraining_loss
 from stages.privacy.gradients import clipped_sum, gradient, grid_of
 from stages.privacy.mechanism import BatchClipping, GroupClipping
 from stages.privacy.randomness import Key
-from stages.train.__main__ import speed_up
+from stages.train.cell import speed_up
 
 TINY = Path("stages/models/configs/tiny-blip-vqa")
 TEXTS = [caption for style in scenes.STYLES.values() for caption in (*style.one, *style.two, *style.many)]

@@ -12,7 +12,7 @@ from stages.models.parts import merge_adapters, trainable_parameters
 from stages.params import Compute
 from stages.prepare.format import Labels
 from stages.privacy.gradients import clipped_sum, grid_of
-from stages.train.__main__ import speed_up
+from stages.train.cell import speed_up
 
 LABELS = Labels(classes=("cat", "dog"), templates=("a {}.",))
 C = 0.1

@@ -2,13 +2,12 @@
 
 import hashlib
 import os
-import secrets
 from pathlib import Path
 
 from stages.errors import UserError
+from stages.privacy import secret
 
 PARTS = ("params.yaml", "dvc.yaml", "flows", "stages")
-LEDGER_NAME = "identity"  # a file in the ledger's folder
 
 
 def version(root: Path = Path()) -> dict[str, str]:
@@ -33,17 +32,7 @@ def ledger_identity() -> str:
             f"LEDGER_DIR is {folder or 'not set'}: machines that train on the same data must charge one ledger, or "
             "each would spend the whole budget; set it, for the sweep and for every worker, to one folder they share"
         )
-    path = Path(folder) / LEDGER_NAME
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".tmp-{secrets.token_hex(8)}")
-    temporary.write_text(secrets.token_hex(16), encoding="utf-8")
-    try:
-        os.link(temporary, path)  # whole or not at all, and the first one wins
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink()
-    return path.read_text(encoding="utf-8")
+    return secret.identity()
 
 
 def require_same_ledger(theirs: str) -> None:

@@ -6,12 +6,14 @@ again, whoever asks for it. A sweep (flows/sweep.py) sends these runs; they are 
 
 from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
-from prefect.states import Completed, Failed, State
+from prefect.states import Cancelled, Completed, Failed, State
 
 from flows import agreement, exchange
 from flows.processes import Stopped
+from flows.public import public
 from flows.pulse import pulse
-from flows.steps import Here, last_words
+from flows.steps import LocalRunner, last_words
+from flows.stopping import message, stoppable
 from stages.errors import UserError
 
 REFUSED = "Refused"  # the name of a state: to try again would not help
@@ -38,31 +40,30 @@ def cell(
         retries: How many more times a stage that fails is tried here; a training goes on from its last checkpoint.
         pulse_seconds: How often this run shows that it is alive.
     """
-    here = Here(retries=retries, pull=True)
+    runner = LocalRunner(retries=retries, pull=True)
     try:
-        with pulse(flow_run.id, pulse_seconds, unwanted=here.stop):
+        with stoppable(runner), pulse(flow_run.id, pulse_seconds, unwanted=runner.stop):
             agreement.require_same_version(version)
             agreement.require_same_ledger(ledger)
-            return run_cell(here, job, stages, inputs)
+            return run_cell(runner, job, stages, inputs)
     except UserError as error:
-        get_run_logger().error(str(error))
-        return Failed(name=REFUSED, message=str(error))
+        get_run_logger().error(public(str(error)))
+        return Failed(name=REFUSED, message=public(str(error)))
     except Stopped:
-        return Failed(message="stopped from outside")
-    finally:
-        here.stop()
+        get_run_logger().info(message(runner.unfinished))
+        return Cancelled(message=message(runner.unfinished))
 
 
-def run_cell(here: Here, job: str, stages: list[str], inputs: list[str]) -> State:
+def run_cell(runner: LocalRunner, job: str, stages: list[str], inputs: list[str]) -> State:
     exchange.take(job, "inputs")
-    if problem := transfer(here, "pull", inputs):
+    if problem := transfer(runner, "pull", inputs):
         return problem
     states = []
     for stage in stages:
-        states.append(here.run(stage))
+        states.append(runner.run(stage))
         if not states[-1].is_completed():
             return states[-1]
-    if problem := transfer(here, "push", stages):
+    if problem := transfer(runner, "push", stages):
         return problem
     exchange.offer(job, "outputs", stages)
     if all(state.name == "Cached" for state in states):
@@ -70,12 +71,12 @@ def run_cell(here: Here, job: str, stages: list[str], inputs: list[str]) -> Stat
     return Completed(message="ran")
 
 
-def transfer(here: Here, direction: str, stages: list[str]) -> State | None:
+def transfer(runner: LocalRunner, direction: str, stages: list[str]) -> State | None:
     """Pull or push what `stages` made, with the run-cache that says how; the failure, if it failed."""
     if not stages:
         return None  # to DVC that would mean all of them
     option = {"pull": "--force", "push": "--run-cache"}[direction]  # force: over what an older sweep left
-    code, output = here.dvc(direction, option, *stages)
+    code, output = runner.dvc(direction, option, *stages)
     get_run_logger().info("dvc %s\n%s", direction, last_words(output))
     if code == 0:
         return None

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import networkx
+
+from stages.errors import UserError
 
 ON_WORKERS = ("pretrain", "align", "encode", "train", "evaluate")  # may want a GPU, and need nothing but DVC's files
 
@@ -39,6 +42,14 @@ class Graph:
     def inputs(self, node: str) -> list[str]:
         """The stages whose outputs `node` reads."""
         return [stage for each in self.upstream[node] for stage in self.stages[each]]
+
+
+def require_clone() -> None:
+    if not Path("dvc.yaml").is_file():
+        raise UserError(
+            f"no dvc.yaml in {Path.cwd()}: a flow runs DVC's graph, which is in a clone of the project. Outside one, "
+            "the stages run one by one, by their names (dp-clip --help)"
+        )
 
 
 def kind(stage: str) -> str:

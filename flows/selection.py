@@ -29,12 +29,14 @@ class Selection(BaseModel):
         "smaller numbers are more private. Empty: all of them.",
         examples=[["0", "1", "inf"]],
     )
-    method: list[Literal[METHODS]] = Field(
+    method: list[Literal[METHODS]] = Field(  # type: ignore[valid-type]  # the names of files, known when run
         [], description="What is clipped: the batch (the paper's), groups of it, or each example. Empty: all of them."
     )
     seed: list[int] = Field([], description="Repetitions in sweep.seed. Empty: all of them.")
     model: list[str] = Field([], description="Names in sweep.model. Empty: all of them.")
-    task: list[Literal[TASKS]] = Field([], description="Tasks in sweep.task. Empty: all of them.")
+    task: list[Literal[TASKS]] = Field(  # type: ignore[valid-type]
+        [], description="Tasks in sweep.task. Empty: all of them."
+    )
 
 
 def targets(selection: Selection, params: Params) -> list[str]:
@@ -66,7 +68,7 @@ def stage_of(cell: Cell, kind: str = "evaluate") -> str:
 
 def by_cell(nodes: Graph, params: Params) -> Graph:
     """Training and evaluation of a cell as one node: the model that one makes is there for the other."""
-    names = {}
+    names: dict[str, str] = {}
     for cell in params.cells():
         name = f"{cell.task}: {cell.dataset}, {cell.model}, {cell.method}, epsilon {cell.epsilon}, seed {cell.seed}"
         names |= {stage_of(cell, "train"): name, stage_of(cell): name}

@@ -8,21 +8,22 @@ The cells are those of params.yaml; a selection takes some of them and changes n
 brought up to date by the whole sweep.
 """
 
-import argparse
 from typing import Annotated
 
 from prefect import flow
 from prefect.runtime import flow_run
-from prefect.states import Failed, State
+from prefect.states import Cancelled, Failed, State
 from pydantic import Field, ValidationError
 
 from flows import agreement, exchange, graph
-from flows.graph import Graph
 from flows.pipeline import finish, require_tools, run_graph
+from flows.processes import Stopped, stop_seconds
+from flows.public import public
 from flows.selection import Selection, by_cell, targets
-from flows.steps import Here
-from flows.workers import OnWorkers, Patience
-from stages import params
+from flows.steps import LocalRunner
+from flows.stopping import listen, message, start_server, stoppable
+from flows.workers import Patience, WorkerRunner
+from stages import commands, params
 from stages.errors import UserError, run
 
 Number = Annotated[int, Field(ge=1)]
@@ -58,49 +59,46 @@ def sweep(
         p = require_tools()
         wanted = targets(selection, p)
         if not on_workers:
-            return run_here(wanted, at_once, retries)
-        return run_on_workers(by_cell(graph.read(wanted), p), at_once, retries, silent_seconds)
+            return run_on_this_machine(wanted, at_once, retries)
+        return run_on_workers(wanted, p, at_once, retries, Patience(silent=silent_seconds))
     except UserError as error:
-        return Failed(message=str(error))
+        return Failed(message=public(str(error)))
 
 
-def run_here(wanted: list[str], at_once: int, retries: int) -> State:
-    here = Here(at_once, retries)
+def run_on_this_machine(wanted: list[str], at_once: int, retries: int) -> State:
+    runner = LocalRunner(at_once, retries)
+    with stoppable(runner):
+        return run_graph(graph.read(wanted), runner)
+
+
+def run_on_workers(wanted: list[str], p: params.Params, at_once: int, retries: int, patience: Patience) -> State:
+    local = LocalRunner(at_once=2, retries=retries)
     try:
-        return run_graph(graph.read(wanted), here.run)
-    finally:
-        here.stop()
-
-
-def run_on_workers(nodes: Graph, at_once: int, retries: int, silent_seconds: int) -> State:
-    here = Here(at_once=2, retries=retries)
-    workers = OnWorkers(nodes, here, at_once, retries, Patience(silent=silent_seconds))
-    try:
-        workers.share_inputs()
-        state = run_graph(nodes, workers.run)
-        workers.pull_results()
-        return state
-    finally:
-        workers.stop()
-        here.stop()
+        with stoppable(local):
+            nodes = by_cell(graph.read(wanted), p)
+            workers = WorkerRunner(nodes, local, at_once, retries, patience)
+            workers.share_inputs()
+            state = run_graph(nodes, workers)
+            workers.pull_results()
+            return state
+    except Stopped:
+        return Cancelled(message=message(local.unfinished))
 
 
 @flow(name="dp-clip-report", log_prints=False)
 def report() -> State:
     """Make the tables again and fill MLflow, from the cells that are finished. Trains nothing."""
-    here = Here()
-    try:
-        return run_graph(graph.read(["publish"]).only(["report", "publish"]), here.run)
-    finally:
-        here.stop()
+    runner = LocalRunner()
+    with stoppable(runner):
+        return run_graph(graph.read(["publish"]).only(["report", "publish"]), runner)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m flows.sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.parser("flows.sweep", __doc__)
     for axis, field in Selection.model_fields.items():
-        parser.add_argument(f"--{axis}", nargs="+", default=[], help=field.description.replace("Empty", "Not given"))
+        parser.add_argument(
+            f"--{axis}", nargs="+", default=[], help=(field.description or "").replace("Empty", "Not given")
+        )
     parser.add_argument("--on-workers", action="store_true", help="cells on the workers of the pool dp-clip-cells")
     parser.add_argument("--at-once", type=int, default=2, help="how many cells or stages at a time (default 2)")
     parser.add_argument(
@@ -114,12 +112,16 @@ def main() -> None:
         selection = Selection(**{axis: args.pop(axis) for axis in Selection.model_fields})
     except ValidationError as error:
         raise UserError("wrong selection:", [f"{e['loc'][0]}: {e['msg']}" for e in error.errors()]) from None
-    targets(selection, params.load())  # what is wrong is told before Prefect starts
+    graph.require_clone()
+    targets(selection, params.load())  # what is wrong is reported before Prefect starts
+    stop_seconds()
     if args["on_workers"]:
         agreement.ledger_identity()
         exchange.require_remote()
     if args["at_once"] < 1 or args["retries"] < 0 or args["silent_seconds"] < 1:
         raise UserError("--at-once and --silent-seconds must be at least 1, and --retries at least 0")
+    listen()
+    start_server()
     finish(sweep(selection, **args, return_state=True))
 
 

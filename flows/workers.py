@@ -10,6 +10,7 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import cast
 
 import httpx
 from prefect import get_run_logger
@@ -22,8 +23,9 @@ from prefect.states import Cancelling, Completed, Crashed, Failed, State
 from flows import agreement, exchange
 from flows.cell import REFUSED, transfer
 from flows.graph import ON_WORKERS, Graph, kind
+from flows.processes import Stopped
 from flows.pulse import count
-from flows.steps import Here
+from flows.steps import LocalRunner
 from stages.errors import UserError
 
 DEPLOYMENT = "dp-clip-cell/worker"
@@ -42,11 +44,11 @@ class Patience:
 
 
 @dataclass
-class OnWorkers:
-    """Runs nodes of `nodes` on workers, `at_once` of them at a time, and the others `here`."""
+class WorkerRunner:
+    """Runs nodes of `nodes` on workers, `at_once` of them at a time, and the others by `local`."""
 
     nodes: Graph
-    here: Here
+    local: LocalRunner
     at_once: int = 16
     retries: int = 1
     patience: Patience = field(default_factory=Patience)
@@ -56,7 +58,10 @@ class OnWorkers:
         require_deployment()
         self._slots = threading.BoundedSemaphore(self.at_once)
         self._version, self._ledger = agreement.version(), agreement.ledger_identity()
-        self._lock, self._running, self._stopped = threading.Lock(), set(), False
+        self._lock, self._running = threading.Lock(), set()
+        self.unfinished = self.local.unfinished
+        self.local.also_stop(self._stop)
+        self._stopped = self.local.stopped
         self._not_pulled: list[str] = []
         todo = [node for node in self.nodes.upstream if self._goes_to_a_worker(node) and node not in self.nodes.fresh]
         self._wanted = {stage for node in todo for stage in self.nodes.inputs(node)}
@@ -77,11 +82,11 @@ class OnWorkers:
             stages, self._not_pulled = self._not_pulled, []
         self._transfer("pull", stages)
 
-    def stop(self) -> None:
-        """Cancel what runs on workers; they end its processes."""
+    def _stop(self) -> None:
+        """Cancel what runs on workers, which let it come to a good end."""
         with self._lock:
             self._stopped, running = True, list(self._running)
-        with get_client(sync_client=True) as client:
+        with suppress(httpx.HTTPError), get_client(sync_client=True) as client:
             for run_id in running:
                 client.set_flow_run_state(run_id, Cancelling(message="the sweep was stopped"))
 
@@ -90,7 +95,7 @@ class OnWorkers:
 
     def _run_here(self, node: str) -> State:
         self.pull_results()
-        state = self.here.run(node)
+        state = self.local.run(node)
         if state.is_completed() and node in self._wanted:
             self._transfer("push", [node])
         return state
@@ -108,7 +113,10 @@ class OnWorkers:
                     exchange.forget(job)
                     return Completed(name=state.name, message=state.message)
                 exchange.forget(job)
-                if not state.is_crashed() or self._stopped:
+                if self._stopped:
+                    self.unfinished.append(f"{node} is stopped by its worker and goes on there")
+                    raise Stopped
+                if not state.is_crashed():
                     break
                 get_run_logger().warning("%s It is given to a worker again.", state.message)
         advice = "" if state.name == REFUSED else " (see its own flow run)"
@@ -126,8 +134,9 @@ class OnWorkers:
         }
         with self._lock:
             if self._stopped:
-                raise UserError("the sweep was stopped")
-            run = run_deployment(DEPLOYMENT, parameters=parameters, flow_run_name=node, timeout=0)
+                raise Stopped
+            # No coroutine: there is no event loop in this thread.
+            run = cast(FlowRun, run_deployment(DEPLOYMENT, parameters=parameters, flow_run_name=node, timeout=0))
             self._running.add(run.id)
         return run
 
@@ -138,9 +147,10 @@ class OnWorkers:
             while True:
                 with suppress(httpx.HTTPError):  # the server may be away for a moment
                     run = client.read_flow_run(run.id)
-                if run.state.is_final() or self._stopped:
-                    return run.state
-                if (sign := (run.state.type, count(run))) != heard or run.state.is_scheduled():
+                state = cast(State, run.state)  # the server gives every run one
+                if state.is_final() or self._stopped:
+                    return state
+                if (sign := (state.type, count(run))) != heard or state.is_scheduled():
                     heard, last = sign, time.monotonic()
                 allowed = self.patience.silent if count(run) else self.patience.starting
                 if time.monotonic() - last > allowed:
@@ -152,13 +162,13 @@ class OnWorkers:
 
     def _give_up(self, client: SyncPrefectClient, run: FlowRun, seconds: float) -> State:
         worker = (run.labels or {}).get("prefect.worker.name", "its worker")
-        state = Crashed(message=f"Nothing was heard of {worker} for {seconds:g} seconds.")
+        state: State = Crashed(message=f"Nothing was heard of {worker} for {seconds:g} seconds.")
         client.set_flow_run_state(run.id, state, force=True)
         return state
 
     def _transfer(self, direction: str, stages: list[str]) -> None:
-        if problem := transfer(self.here, direction, stages):
-            raise UserError(problem.message)
+        if problem := transfer(self.local, direction, stages):
+            raise UserError(problem.message or "the transfer failed")
 
 
 def require_deployment() -> None:

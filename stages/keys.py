@@ -13,8 +13,14 @@ from pathlib import Path
 
 from stages.errors import UserError
 
-TASKS = ("classification", "captioning", "vqa")
-METHODS = ("batch", "group", "example")  # clip units, privacy.md section 6
+
+def _names_in(folder: str) -> tuple[str, ...]:
+    """Of what is one file of a folder here and found by its name; nothing is imported."""
+    return tuple(sorted(path.stem for path in Path(__file__).parent.joinpath(folder).glob("[!_]*.py")))
+
+
+TASKS = _names_in("tasks")
+METHODS = _names_in("privacy/methods")  # clip units, stages/privacy/README.md section 2
 SAMPLERS = ("poisson", "fixed-size", "shuffled")
 PARTS = ("all", "no-token-table", "image-tower", "projections", "image-projection", "lora", "image-lora")
 IMAGE_PARTS = ("image-tower", "image-projection", "image-lora")  # they leave the texts as they are

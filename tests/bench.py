@@ -23,14 +23,17 @@ import psutil
 import torch
 from tqdm import tqdm
 
+from stages.data.rows import Labels
 from stages.models import clip as clips
 from stages.models.batches import Batch
 from stages.models.encoder import Encoder
 from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
-from stages.prepare.format import Labels
 from stages.privacy.gradients import gradient
-from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping, Mechanism
+from stages.privacy.mechanism import Mechanism
+from stages.privacy.methods.batch import BatchClipping
+from stages.privacy.methods.example import ExampleClipping
+from stages.privacy.methods.group import GroupClipping
 from stages.privacy.randomness import Key
 from stages.train.loop import Work, private_gradient
 

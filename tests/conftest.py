@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from tests import warm
+from tests.samples import write_samples
+
 if os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: workers that each want every core wait for each other
 
@@ -18,15 +21,26 @@ SWEEP_STAGES = 18  # 2 prepare, 1 pretrain, 1 encode, 4 calibrate, 4 train, 4 ev
 THEORY_STAGES = 2  # which no other stage needs
 
 
-# Long ones first, or one worker idles at the end; who needs the finished project comes later than who makes it.
-FIRST = ("pipeline", "memory", "registries", "large", "flows", "crashes")
+# Long ones first, or one worker idles at the end. The first of all makes the finished project, which none of the next
+# needs; tests that do come after these.
+FIRST = (
+    *("flows", "memory", "large", "registries", "package", "prefect-server"),
+    *("crashes", "stopping", "mlflow-server", "ui"),  # with the finished project
+)
+# Who asks for these starts processes that run stages or servers: seconds to minutes each (`make test-fast` leaves out).
+PIPELINE = {"finished", "project", "untouched", "peaks", "servers", "server", "registries", "wheel"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def order(item: pytest.Item) -> int:
         group = item.get_closest_marker("xdist_group")
-        return FIRST.index(group.args[0]) if group and group.args[0] in FIRST else len(FIRST)
+        if group and group.args[0] in FIRST:
+            return FIRST.index(group.args[0])
+        return len(FIRST) + ("finished" not in item.fixturenames) + ("slow" not in item.keywords)
 
+    for item in items:
+        if PIPELINE & set(item.fixturenames):
+            item.add_marker("slow")
     items.sort(key=order)
 
 
@@ -37,6 +51,9 @@ def small_params() -> dict:
     params["prepare"]["font-digits"] |= {"train": 300, "test": 20}
     params["pretrain"]["tiny-clip"] |= {"steps": 20, "batch_size": 32}
     params["privacy"]["unsafe_noise_seed"] = 11
+    params["publish"]["not_private"] = [
+        f"classification/mnist5k/tiny-clip/batch/eps-{epsilon}/seed-0" for epsilon in ("1", "10", "inf")
+    ]
     params["train"]["methods"]["batch"] |= {"epochs": 0.1, "batch_size": 32}
     params["theory"] |= {"trials": 2, "n": 500, "epsilon": 0.2, "group_size": 5, "d": 8, "effective_rank": 2.0}
     params["theory"] |= {"epsilons": [0.1, 0.2, 0.4], "ns": [400, 500, 800], "batch_epsilons": [0.1, 0.2, 0.4]}
@@ -45,8 +62,16 @@ def small_params() -> dict:
     return params
 
 
+@pytest.fixture(autouse=True)
+def ledger_of_the_tests(monkeypatch, tmp_path_factory) -> None:
+    """Data that tests prepare by themselves belong to a ledger that goes with them; projects have their own."""
+    monkeypatch.setenv("LEDGER_DIR", str(tmp_path_factory.getbasetemp() / "ledger"))
+
+
 class Project:
     """A folder with the project in it, and the commands of the README to use there."""
+
+    cold = False  # stages import their libraries themselves, as they do for a user (see tests/warm)
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -64,9 +89,12 @@ class Project:
             if (ROOT / name).is_file() and name != "dvc.lock":
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, folder / name)
-        for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "a copy"]):
-            identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
-            subprocess.run(["git", *identity, *command], cwd=folder, check=True)
+        identity = (
+            ["config", "user.name", "test"],
+            ["config", "user.email", "test@localhost"],
+        )  # for DVC's commits too
+        for command in (["init", "-q"], *identity, ["add", "-A"], ["commit", "-qm", "a copy"]):
+            subprocess.run(["git", *command], cwd=folder, check=True)
         project = cls(folder)
         project.write_params(params or small_params())
         return project
@@ -81,12 +109,15 @@ class Project:
     def environment(self, **more: str) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         # One thread: floating point sums are then the same in every run.
-        return {**os.environ, "PATH": path, "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1", **more}
+        outside = {name: value for name, value in os.environ.items() if name not in ("LEDGER_DIR", "PREFECT_HOME")}
+        ours = {"PATH": path, "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
+        if not self.cold:
+            started = warm.environment()
+            ours |= started | {"PYTHONPATH": f"{started['PYTHONPATH']}{os.pathsep}{self.folder}"}
+        return {**outside, **ours, **more}
 
-    def run(self, *command: str, timeout: float = 600, **more: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            command, cwd=self.folder, env=self.environment(**more), capture_output=True, text=True, timeout=timeout
-        )
+    def run(self, *command: str, **more: str) -> subprocess.CompletedProcess:
+        return subprocess.run(command, cwd=self.folder, env=self.environment(**more), capture_output=True, text=True)
 
     def stage(self, name: str, *arguments: str) -> subprocess.CompletedProcess:
         return self.run(sys.executable, "-m", f"stages.{name}", *arguments)
@@ -95,6 +126,12 @@ class Project:
         done = self.run("dvc", "repro")
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+
+def forget_charges(ledger: Path) -> None:
+    """As if nothing had been trained; the key stays, which the data name."""
+    for path in ledger.glob("charges.*"):
+        path.unlink()
 
 
 @pytest.fixture(scope="session")
@@ -131,10 +168,12 @@ def stages_run(output: str) -> list[str]:
     return [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")]
 
 
-@pytest.fixture
-def shared_data() -> Path:
-    """Small real samples that are not part of the project."""
+@pytest.fixture(scope="session")
+def shared_data(tmp_path_factory) -> Path:
+    """Small real samples, which are not part of the project; where they are not, stand-ins of the same layout."""
     folder = ROOT.parent / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip("the sample data beside the project is not here")
-    return folder
+    if folder.is_dir():
+        return folder
+    made = tmp_path_factory.mktemp("samples")
+    write_samples(made)
+    return made

@@ -96,6 +96,21 @@ CHANGES = {
         lambda r: r["prepare"].update(mine={"source": "easy-vqa", "test": 1001}),
         "prepare.mine.test",
     ),
+    "pretraining on data that nobody called public": (
+        lambda r: r["prepare"]["font-digits"].pop("public"),
+        "'font-digits' is not marked `public: true`",
+    ),
+    "a part of so many images whose number is secret": (
+        lambda r: (
+            r["coco"].update(mine={**photos("."), "train": {**photos(".")["train"], "units": 5}}),
+            r["privacy"].update(public_n={"mine": 5000}),
+        ),
+        "which images `units` of 'mine' takes depends on how many there are, which is secret",
+    ),
+    "private training on public data": (
+        lambda r: r["prepare"]["mnist5k"].update(public=True),
+        "'mnist5k' is declared public, so there is nothing to protect",
+    ),
     "pretraining on private data": (lambda r: r["pretrain"]["tiny-clip"].update(data="mnist5k"), "it is private"),
     "batch over n": (lambda r: batch(r).update(batch_size=4001), "4001 is over n = 4000"),
     "batch over n of a subset": (
@@ -103,12 +118,33 @@ CHANGES = {
             r["prepare"].update(low={"source": "gtsrb", "train_fraction": 0.001}),
             r["sweep"].update(dataset=["low"]),
         ),
-        "batch_size: 32 is over n = 27 of dataset 'low'",
+        "batch_size: 32 is over n = 31 of dataset 'low'",
     ),
     "fraction of all": (
         lambda r: r["prepare"].update(mine={"source": "mnist", "train_fraction": 1.0}),
         "prepare.mine.train_fraction",
     ),
+    "public n of no dataset": (
+        lambda r: r["privacy"].update(public_n={"nope": 5000}),
+        "privacy.public_n: 'nope' is no dataset; known: ",
+    ),
+    "public n with fixed-size batches": (
+        lambda r: r["privacy"].update(public_n={"mnist5k": 5000}, sampling="fixed-size"),
+        "n of 'mnist5k' cannot be secret with fixed-size batches",
+    ),
+    "batch over public n": (
+        lambda r: r["privacy"].update(public_n={"mnist5k": 31}),
+        "train.methods.batch.batch_size: 32 is over n = 31 of dataset 'mnist5k'",
+    ),
+    "public n that is no number": (
+        lambda r: r["privacy"].update(public_n={"mnist5k": "many"}),
+        "privacy.public_n.mnist5k",
+    ),
+    "batch of one dataset over its n": (
+        lambda r: r["train"].update(overrides={"mnist5k": {"methods": {"batch": {"batch_size": 4001}}}}),
+        "train.overrides.mnist5k.methods.batch.batch_size: 4001 is over n = 4000",
+    ),
+    "delta by another word": (lambda r: r["privacy"].update(delta="half"), "`paper` (1/(2n)) or a number"),
     "delta out of range": (lambda r: r["privacy"].update(delta=1.5), "privacy.delta"),
     "missing folder": (lambda r: r["folders"].update(mine={"path": "/no/such"}), "does not exist"),
     "one name twice": (
@@ -262,3 +298,12 @@ def test_a_shuffled_loader_is_fine_without_privacy(raw, tmp_path):
     raw["privacy"]["sampling"] = "shuffled"
     raw["sweep"]["epsilon"] = [0, "inf"]
     assert load(raw, tmp_path).privacy.sampling == "shuffled"
+
+
+def test_where_n_is_secret_a_batch_is_compared_with_the_public_number(raw, tmp_path):
+    batch(raw)["batch_size"] = 4001
+    raw["privacy"]["public_n"] = {"mnist5k": 10_000}
+    assert load(raw, tmp_path).privacy.public_n == {"mnist5k": 10_000}
+    raw["privacy"]["public_n"] = {"mnist5k": 3000}
+    problems = mistakes(raw, tmp_path)
+    assert any("4001 is over n = 3000" in p for p in problems) and not any("4000" in p for p in problems)

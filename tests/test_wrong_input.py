@@ -1,5 +1,8 @@
 """What a user gets for a mistake on the command line: one clear error, no traceback, nothing half-written."""
 
+import stat
+import sys
+
 import pytest
 from PIL import Image
 
@@ -36,7 +39,7 @@ COMMANDS = [
     (["evaluate", "--cell", CELL], "stages.prepare --dataset mnist5k"),
     (["report"], "dvc repro"),
     (["report", "--show"], "dvc repro"),
-    (["report.publish"], "dvc repro"),
+    (["publish"], "dvc repro"),
 ]
 
 
@@ -64,15 +67,63 @@ def test_wrong_params_stop_dvc_before_anything_runs(project):
     assert not (project.folder / "data").exists()
 
 
-def test_a_broken_image_stops_prepare_with_its_name(project):
+PATIENT, DIAGNOSIS = "ann-smith", "a-rare-illness"
+
+
+def with_photos(project, rows: str) -> None:
+    """A private folder, whose names and labels nobody else may read."""
     folder = project.folder / "photos"
     folder.mkdir()
-    Image.new("RGB", (9, 9)).save(folder / "fine.png")
-    (folder / "broken.png").write_bytes(b"not an image")
-    (folder / "metadata.csv").write_text("file_name,label,split\nfine.png,cat,train\nbroken.png,dog,test\n")
+    for name in ("fine.png", "other.png"):
+        Image.new("RGB", (9, 9)).save(folder / name)
+    (folder / f"{PATIENT}.png").write_bytes(b"not an image")
+    (folder / "metadata.csv").write_text(f"file_name,label,split\nfine.png,cat,train\nother.png,cat,test\n{rows}")
     params = project.params()
     params["folders"]["photos"] = {"path": "photos", "classes": ["cat", "dog"]}
     project.write_params(params)
+
+
+def test_a_broken_image_stops_prepare_and_its_name_stays_in_a_local_file(project):
+    with_photos(project, f"{PATIENT}.png,dog,train\n")
     done = project.stage("prepare", "--dataset", "photos")
-    assert done.returncode == 2 and "broken.png" in done.stderr and "fine.png" not in done.stderr
-    assert "Traceback" not in done.stderr and not (project.folder / "data").exists()
+    told = done.stdout + done.stderr
+    assert done.returncode == 2 and "Traceback" not in told and not (project.folder / "data").exists()
+    assert "photos has 1 problem(s):\n  - image files that cannot be read: 1\n" in done.stderr
+    assert "details: problems/prepare-photos.txt" in done.stderr and PATIENT not in told
+    details = project.folder / "problems" / "prepare-photos.txt"
+    assert f"{PATIENT}.png: not a readable image" in details.read_text() and "fine.png" not in details.read_text()
+    assert stat.S_IMODE(details.stat().st_mode) == 0o600
+    assert "problems" not in project.run("git", "status", "--short", "--untracked-files=all").stdout
+
+    Image.new("RGB", (9, 9)).save(project.folder / "photos" / f"{PATIENT}.png")
+    assert project.stage("prepare", "--dataset", "photos").returncode == 0
+    assert not details.exists(), "what was said of the time before is gone"
+
+
+def test_wrong_metadata_is_counted_where_params_are_checked(project):
+    with_photos(project, f"{PATIENT}-2.png,cat,train\nfine.png,{DIAGNOSIS},val\n")
+    for stage in (["params"], ["prepare", "--dataset", "mnist5k"]):
+        done = project.stage(*stage)
+        assert done.returncode == 2 and not {w for w in (PATIENT, DIAGNOSIS) if w in done.stdout + done.stderr}
+        assert "folders.photos: rows whose file does not exist: 1" in done.stderr
+        assert "folders.photos: rows whose split is neither train nor test: 1" in done.stderr
+        assert "details: problems/params.txt" in done.stderr
+    assert f"file {PATIENT}-2.png does not exist" in (project.folder / "problems" / "params.txt").read_text()
+
+
+def test_prefect_never_hears_a_private_name(project):
+    """Of an image that a stage refuses, and of metadata that a flow refuses before any stage runs."""
+    with_photos(project, f"{PATIENT}.png,dog,train\n")
+    done = project.run(sys.executable, "-m", "flows.pipeline", "prepare-folder@photos")
+    assert done.returncode == 1 and "image files that cannot be read: 1" in done.stdout + done.stderr
+    metadata = project.folder / "photos" / "metadata.csv"
+    metadata.write_text(metadata.read_text() + f"{PATIENT}-2.png,{DIAGNOSIS},train\n")
+    sweep = "from flows.sweep import sweep; print(sweep(return_state=True).message)"
+    refused = project.run(sys.executable, "-c", sweep)
+    assert "folders.photos: rows whose file does not exist: 1" in refused.stdout
+    assert "details: problems/params.txt" in refused.stdout
+    for told in (done, refused):
+        assert not {word for word in (PATIENT, DIAGNOSIS) if word in told.stdout + told.stderr}
+    kept = [p for p in (project.folder / ".prefect").rglob("*") if p.is_file()]
+    assert any(b"cannot be read: 1" in p.read_bytes() for p in kept), "this is where Prefect keeps what it was told"
+    assert not [p.name for p in kept if PATIENT.encode() in p.read_bytes() or DIAGNOSIS.encode() in p.read_bytes()]

@@ -9,25 +9,23 @@ import argparse
 import math
 import os
 
-from stages import params
+from stages import commands, params
 from stages.atomic import write_json
+from stages.calibrate.guarantee import guarantee_of, of_cell
 from stages.errors import UserError, run
-from stages.keys import METHODS, SAMPLERS, Cell, canonical_epsilon, data_dir
-from stages.prepare.format import Manifest
-from stages.privacy.facts import Guarantee, PrivacyFacts
+from stages.keys import METHODS, SAMPLERS, Cell, canonical_epsilon
+from stages.privacy.facts import Guarantee, round_up
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.parser("stages.calibrate", __doc__)
     parser.add_argument("--cell", help="task/dataset/model/method/eps-E/seed-S: write its privacy.json")
     parser.add_argument("--n", type=int, help="number of records (privacy units) in the training data")
     parser.add_argument("--batch-size", type=int, help="expected batch size")
     parser.add_argument("--epochs", type=float, help="how often each record is drawn on average")
     parser.add_argument("--steps", type=int, help="number of steps, in place of --epochs")
     parser.add_argument("--epsilon", help="target; a positive number")
-    parser.add_argument("--delta", type=float, help="default: 1/(2n)")
+    parser.add_argument("--delta", default="auto", help="auto: 1/(2n), at most 1e-5 | paper: 1/(2n) | a number")
     parser.add_argument("--method", choices=METHODS, help="clip unit")
     parser.add_argument("--sampling", choices=SAMPLERS, default="poisson")
     parser.add_argument("--convention", choices=("sound", "paper"), default="sound")
@@ -39,28 +37,19 @@ def main() -> None:
         facts = of_cell(cell, params.load())
         write_json(cell.privacy_json, facts.model_dump())
         print(f"{cell.dataset}, {cell.method}, target {cell.epsilon}: wrote {cell.privacy_json}")
+        if facts.guarantee:
+            print(opinions(facts.guarantee))
     else:
         print(by_hand(args).model_dump_json(indent=2))
 
 
-def of_cell(cell: Cell, p: params.Params) -> PrivacyFacts:
-    guarantee = None
-    if cell.is_private:
-        n, method = Manifest.read(data_dir(cell.dataset)).n, p.train.on(cell.dataset).methods[cell.method]
-        guarantee = guarantee_of(
-            cell.method,
-            p.privacy.sampling,
-            n=n,
-            batch_size=method.batch_size,
-            epochs=method.epochs,
-            steps=method.steps,
-            epsilon=float(cell.epsilon),
-            delta=p.privacy.delta_or_none,
-            convention=p.privacy.convention,
-        )
-    return PrivacyFacts(
-        task=cell.task, dataset=cell.dataset, method=cell.method, target=cell.epsilon, guarantee=guarantee
-    )
+def opinions(g: Guarantee) -> str:
+    claimed = f"epsilon {round_up(g.epsilon, 5)} at delta {g.delta:.3g}, {g.adjacency}, by {g.accountant.upper()}"
+    if g.second_opinion is None:
+        return f"{claimed}; no accountant of another family has an analysis of {g.sampler} sampling"
+    other = g.second_opinion
+    loose = "" if g.epsilon <= other.upper else "; the claim is larger than it need be"
+    return f"{claimed}; {other.accountant.upper()} puts it between {other.lower:.5g} and {other.upper:.5g}{loose}"
 
 
 def by_hand(args: argparse.Namespace) -> Guarantee:
@@ -76,8 +65,9 @@ def by_hand(args: argparse.Namespace) -> Guarantee:
         problems.append(f"--epochs must be positive and finite; got {args.epochs}")
     if args.steps is not None and args.steps < 1:
         problems.append(f"--steps must be at least 1; got {args.steps}")
-    if args.delta is not None and not 0 < args.delta < 1:
-        problems.append(f"--delta must be between 0 and 1; got {args.delta}")
+    delta = args.delta if args.delta in ("auto", "paper") else number(args.delta)
+    if delta is None or (isinstance(delta, float) and not 0 < delta < 1):
+        problems.append(f"--delta must be auto, paper or a number between 0 and 1; got {args.delta}")
     if args.epsilon is not None and canonical_epsilon(args.epsilon) in ("0", "inf"):
         problems.append(f"--epsilon must be positive and finite; got {args.epsilon} (0 and inf need no calibration)")
     if problems:
@@ -90,20 +80,16 @@ def by_hand(args: argparse.Namespace) -> Guarantee:
         epochs=args.epochs,
         steps=args.steps,
         epsilon=float(args.epsilon),
-        delta=args.delta,
+        delta=delta,
         convention=args.convention,
     )
 
 
-def guarantee_of(method: str, sampler: str, *, n, batch_size, epochs, steps, epsilon, delta, convention) -> Guarantee:
-    from stages.calibrate.calibration import calibrate
-    from stages.privacy.accounting import Plan
-    from stages.privacy.mechanism import METHODS
-    from stages.privacy.sampling import SAMPLERS
-
-    sampling = SAMPLERS[sampler](n, batch_size)
-    plan = Plan(sampling, METHODS[method](clip_norm=1.0, sigma=1.0), steps or sampling.steps(epochs))
-    return calibrate(plan, sampler, epsilon, 1 / (2 * n) if delta is None else delta, convention)
+def number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from typing import Literal
 
 from stages.errors import UserError
 from stages.privacy.accounting import Plan, calibrate_pld, calibrate_rdp, epsilon_pld, epsilon_rdp, pld_interval
+from stages.privacy.claim import second_opinion
 from stages.privacy.facts import Guarantee, Noise, TensorFlowPrivacy
 from stages.privacy.sampling import PoissonSampling
 
@@ -21,17 +22,20 @@ def calibrate(
     # The paper's reading: RDP, and the sensitivity taken to be C, so that z itself is used for sigma.
     plan = (by_pld or by_rdp) if convention == "sound" else by_rdp.with_z(by_rdp.z / by_rdp.factor)
 
-    epsilons = {"rdp": epsilon_rdp(plan, delta), "pld": epsilon_pld(plan, delta, pld_interval(epsilon))}
-    accountant = min((name for name in epsilons if epsilons[name] is not None), key=epsilons.get)
+    interval = pld_interval(epsilon)
+    rdp, pld = epsilon_rdp(plan, delta), epsilon_pld(plan, delta, interval)
+    accountant = "pld" if pld is not None and pld < rdp else "rdp"
+    claimed = rdp if pld is None else min(rdp, pld)
     return Guarantee(
-        epsilon=epsilons[accountant],
-        epsilon_rdp=epsilons["rdp"],
-        epsilon_pld=epsilons["pld"],
+        epsilon=claimed,
+        epsilon_rdp=rdp,
+        epsilon_pld=pld,
+        pld_interval=None if pld is None else interval,
         epsilon_paper=epsilon_rdp(plan.as_the_paper_reads_it(), delta),
         delta=delta,
         convention=convention,
         accountant=accountant,
-        adjacency=sampling.relation.name,
+        adjacency=sampling.adjacency.value,
         sampler=sampler,
         n=sampling.n,
         batch_size=sampling.batch_size,
@@ -43,11 +47,12 @@ def calibrate(
         noise_by_accountant={
             name: found and Noise(z=found.z, sigma=found.sigma) for name, found in (("rdp", by_rdp), ("pld", by_pld))
         },
-        tensorflow_privacy=_second_opinion(plan, delta, epsilons["rdp"]),
+        tensorflow_privacy=_tensorflow_privacy(plan, delta, rdp),
+        second_opinion=second_opinion(plan, delta, claimed),
     )
 
 
-def _second_opinion(plan: Plan, delta: float, by_rdp: float) -> TensorFlowPrivacy | None:
+def _tensorflow_privacy(plan: Plan, delta: float, by_rdp: float) -> TensorFlowPrivacy | None:
     """TensorFlow Privacy's own statement, for Poisson. `used_microbatching` is its name for sensitivity 2C."""
     sampling = plan.sampling
     if not isinstance(sampling, PoissonSampling):

@@ -1,8 +1,6 @@
 """Outputs of the frozen towers of a model on a dataset -> features/DATASET/MODEL, for every epsilon and seed."""
 
-import argparse
-
-from stages import params
+from stages import commands, params
 from stages.atomic import new_folder
 from stages.errors import UserError, run
 from stages.keys import ON_FROZEN_TOWERS, data_dir, features_dir, initial_model_dir
@@ -11,7 +9,7 @@ from stages.models.encoder import device_of
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m stages.encode", description=__doc__)
+    parser = commands.parser("stages.encode", __doc__)
     parser.add_argument(
         "--dataset", required=True, help="a name in `prepare`, `folders`, `coco` or `vqa` of params.yaml"
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from stages.data.prepared import PreparedSplit
 from stages.models.encoder import WholeEncoder
-from stages.prepare.format import PreparedSplit
 
 CACHE_BYTES = 128 * 2**20  # decoded images kept; memory stays bounded for any n
 
@@ -17,7 +17,7 @@ CACHE_BYTES = 128 * 2**20  # decoded images kept; memory stays bounded for any n
 class Batch:
     images: torch.Tensor  # (b, 3, height, width); or (b, d), features of a frozen tower
     texts: list[str]
-    labels: list[int | None]  # None where the data have no classes
+    labels: Sequence[int | None]  # None where the data have no classes
     asked: list[list[tuple[str, str]]] | None = None  # questions about each image with an answer: public pretraining
 
     def __len__(self) -> int:
@@ -44,8 +44,13 @@ class BatchReader:
     def __init__(self, data: PreparedSplit, images: Images, asks: bool = False):
         self._data, self._images, self._asks = data, images, asks
 
+    @property
+    def units(self) -> int:
+        """How many there are; private where n is secret."""
+        return self._data.units
+
     def batch(self, units: np.ndarray, stream: np.random.Generator) -> Batch:
-        """A unit with several images or texts gives one of each, drawn at random (privacy.md section 1)."""
+        """A unit with several images or texts gives one of each, at random (stages/privacy/README.md section 1)."""
         chosen, texts, labels, asked = [], [], [], []
         draws = stream.random((self._data.units, 2))[units]  # for every unit: one more leaves those of the others alone
         for unit, (row_draw, text_draw) in zip(units, draws, strict=True):

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -43,17 +44,18 @@ HIDDEN = -1e9  # a similarity that no softmax sees
 class Blip(torch.nn.Module):
     logit_scale_range = (math.log(1 / 0.5), math.log(1 / 0.001))  # BLIP keeps its temperature from 0.001 to 0.5
 
-    def __init__(self, config: BlipConfig):
+    def __init__(self, config: Any):  # a BlipConfig; its type says less of its parts than is true
         super().__init__()
         self.config = config
-        self.vision_model = BlipVisionModel(config.vision_config)
-        self.text_encoder = BlipTextModel(config.text_config, add_pooling_layer=False)
-        self.text_decoder = BlipTextLMHeadModel(config.text_config)
-        self.vision_proj = torch.nn.Linear(config.vision_config.hidden_size, config.image_text_hidden_size)
-        self.text_proj = torch.nn.Linear(config.text_config.hidden_size, config.image_text_hidden_size)
-        self.itm_head = torch.nn.Linear(config.text_config.hidden_size, 2)
+        vision, text = config.vision_config, config.text_config
+        self.vision_model = BlipVisionModel(vision)
+        self.text_encoder = BlipTextModel(text, add_pooling_layer=False)
+        self.text_decoder = BlipTextLMHeadModel(text)
+        self.vision_proj = torch.nn.Linear(vision.hidden_size, config.image_text_hidden_size)
+        self.text_proj = torch.nn.Linear(text.hidden_size, config.image_text_hidden_size)
+        self.itm_head = torch.nn.Linear(text.hidden_size, 2)
         self.logit_scale = torch.nn.Parameter(torch.tensor(config.logit_scale_init_value))
-        for layer in self.text_decoder.bert.encoder.layer:
+        for layer in cast(Any, self.text_decoder.bert.encoder.layer):
             layer.crossattention.self.register_forward_pre_hook(_with_mask, with_kwargs=True)
 
     def patches(self, images: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from PIL import Image
@@ -21,7 +22,7 @@ class Layout:
 class Encoder:
     """`model(images, tokens)` gives normalised features of both; it has encode_image, encode_text and logit_scale."""
 
-    model: torch.nn.Module
+    model: Any  # a torch.nn.Module, whose type would hide those three
     tokenize: Callable[[list[str]], torch.Tensor]
 
 

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from stages.data.manifest import Manifest
+from stages.data.prepared import SPLITS, PreparedSplit
 from stages.errors import UserError
 from stages.models.batches import Images
 from stages.models.encoder import Encoder, WholeEncoder
 from stages.models.heads import Heads, trunks
-from stages.prepare.format import SPLITS, Manifest, PreparedSplit
 
 FACTS = "features.json"
 FITS_A_CACHE = 16  # images; on a CPU larger batches are slower
@@ -77,7 +78,9 @@ def write(
     manifest = Manifest.read(data)
     labels, batch_size = manifest.labels, min(at_once, FITS_A_CACHE) if device.type == "cpu" else at_once
     clip.model.to(device, memory_format=torch.channels_last).eval()  # convolutions are faster this way on a CPU
-    texts = {text for i in range(len(labels.classes) if labels else 0) for text in labels.captions(i)} | set(more_texts)
+    texts = set(more_texts)
+    if labels:
+        texts.update(text for i in range(len(labels.classes)) for text in labels.captions(i))
     with trunks(clip.model) as model:
         for split in splits:
             rows = PreparedSplit(data, split)
@@ -89,13 +92,13 @@ def write(
             _write_rows(folder / f"{split}.npy", range(rows.rows), pixels, batch_size, f"encode {split}")
             for i in range(rows.rows):
                 texts.update(rows.texts_and_label(i)[0])
-        texts = sorted(texts)
+        in_order = sorted(texts)
 
         def words(batch: list[str]) -> torch.Tensor:
             return model.encode_text(clip.tokenize(batch).to(device))
 
-        _write_rows(folder / "texts.npy", texts, words, batch_size, "encode texts")
-    (folder / "texts.json").write_text(json.dumps(texts, ensure_ascii=False), encoding="utf-8")
+        _write_rows(folder / "texts.npy", in_order, words, batch_size, "encode texts")
+    (folder / "texts.json").write_text(json.dumps(in_order, ensure_ascii=False), encoding="utf-8")
     (folder / FACTS).write_text(json.dumps({"data": manifest.data_hash, "model": model_hash}), encoding="utf-8")
 
 
@@ -116,4 +119,6 @@ def _write_rows(path: Path, items: Sequence, encode: Callable, batch_size: int, 
         if out is None:
             out = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(len(items), rows.shape[1]))
         out[start : start + len(rows)] = rows
+    if out is None:
+        raise ValueError(f"{what}: there is nothing to encode")
     out.flush()

@@ -9,6 +9,7 @@ name: training the one trains the other.
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,7 @@ from stages.privacy.factored import Factor
 
 # Where open_clip's towers keep the matrix. A Parameter P is applied as x @ P, a Linear's weight W as x @ W.T.
 IMAGE = ("visual.proj", "visual.head.proj.weight")
-TEXT = ("text_projection", "text.text_projection")
+TEXT: tuple[str, ...] = ("text_projection", "text.text_projection")
 TEXT = (*TEXT, *(f"{name}.weight" for name in TEXT), "text.proj.weight")
 
 
@@ -32,7 +33,7 @@ def projections(names: Iterable[str]) -> tuple[str, ...]:
 
 
 @contextmanager
-def trunks(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+def trunks(model: torch.nn.Module) -> Iterator[Any]:
     """Within it, encode_image and encode_text (without normalisation) give what goes into the projections."""
     taken = []
     for name in both(name for name, _ in model.named_parameters()):
@@ -50,6 +51,9 @@ def trunks(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 class Heads(torch.nn.Module):
     """The projections of a CLIP, used as the CLIP itself: `images` and `tokens` are outputs of its trunks."""
+
+    image_probe: torch.Tensor
+    text_probe: torch.Tensor
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter]):
         """`parameters` are those of the CLIP, by name; what is neither projection nor logit_scale may be missing."""

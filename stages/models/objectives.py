@@ -4,17 +4,18 @@ Both are pure functions of the trained parameters, so that a backward pass can b
 """
 
 import functools
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
+from stages.data.rows import Labels
 from stages.errors import UserError
 from stages.models.batches import Batch
 from stages.models.encoder import Encoder
 from stages.models.parts import of_image
 from stages.models.prompts import class_features
-from stages.prepare.format import Labels
 from stages.privacy.factored import Factor
 
 torch.backends.mha.set_fastpath_enabled(False)  # attention that knows no autocast on a CPU, and no gradient
@@ -105,7 +106,7 @@ class PromptSoftmax:
         return torch.where(present, each, 0.0).sum() / present.sum()
 
 
-def _encode(model, parameters, images, tokens, bf16: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _encode(model, parameters, images, tokens, bf16: bool) -> tuple[torch.Tensor, Any]:  # None without tokens
     """Normalised features with these parameters in place of the model's; open_clip answers in two ways.
 
     In bf16 only the towers' products are; parameters, gradients and all that follows stay in float32.
@@ -122,7 +123,7 @@ def _factors(encoder: Encoder, trained: dict[str, torch.nn.Parameter]) -> dict[s
     return {name: known[name] for name in trained} if known.keys() >= trained.keys() else None
 
 
-OBJECTIVES = {"contrastive": Contrastive, "prompts": PromptSoftmax}
+OBJECTIVES: dict[str, type[Contrastive] | type[PromptSoftmax]] = {"contrastive": Contrastive, "prompts": PromptSoftmax}
 
 
 def objective_of(

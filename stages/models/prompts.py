@@ -3,8 +3,8 @@
 import torch
 import torch.nn.functional as F
 
+from stages.data.rows import Labels
 from stages.models.encoder import Encoder
-from stages.prepare.format import Labels
 
 
 @torch.no_grad()

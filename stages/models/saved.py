@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from stages.errors import UserError
 from stages.models.encoder import WholeEncoder
 from stages.models.heads import both, projections
-from stages.models.kinds import is_blip
+from stages.models.kinds import config_folder, is_blip
 
 CHANGES = "changes.safetensors"
 WEIGHTS = ("open_clip_model.safetensors", "model.safetensors")  # open_clip's and transformers' names
@@ -56,9 +56,8 @@ def create(architecture: str, texts: Iterable[str] = ()) -> WholeEncoder:
 
     `texts` are public; a BLIP whose folder has no tokenizer makes its vocabulary of them.
     """
-    if is_blip(Path(architecture)):
-        return _library(Path(architecture)).create(Path(architecture), texts)
-    return _library(Path(architecture)).create(architecture)
+    folder = config_folder(architecture)
+    return _library(folder).create(folder, texts) if is_blip(folder) else _library(folder).create(str(folder))
 
 
 def save(encoder: WholeEncoder, folder: Path) -> None:
@@ -91,7 +90,7 @@ def sha256(folder: Path) -> str:
 
 def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """A tensor that has two names (tied weights) is there once, under the first."""
-    by_identity = {}
+    by_identity: dict[int, tuple[str, torch.Tensor]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         by_identity.setdefault(id(tensor), (name, tensor))
     return {name: tensor.detach().cpu().contiguous() for name, tensor in by_identity.values()}

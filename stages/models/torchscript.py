@@ -1,4 +1,4 @@
-"""Tensors of a TorchScript archive, read as data: OpenAI published CLIP in such archives.
+"""Tensors of a TorchScript archive, read as data: OpenAI released CLIP in such archives.
 
 torch.jit.load would do, and would run whatever an archive's classes do when they are loaded. Here its classes are empty
 shells that hold attributes, and the few functions that put tensors together are the only ones that can be named.
@@ -9,6 +9,7 @@ import io
 import pickle  # only below, with every name that it may find listed
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -42,19 +43,22 @@ KNOWN = {
 
 def is_archive(file: Path) -> bool:
     try:
-        return torch._C.PyTorchFileReader(str(file)).has_record("constants.pkl")
+        return _opened(file).has_record("constants.pkl")
     except RuntimeError:
         return False
 
 
 def tensors(file: Path) -> dict[str, torch.Tensor]:
     """Parameters, buffers and other tensors by their names in the model."""
-    archive = torch._C.PyTorchFileReader(str(file))
-    return dict(_named(_Reader(archive).load()))
+    return dict(_named(_Reader(_opened(file)).load()))
+
+
+def _opened(file: Path) -> Any:
+    return torch._C.PyTorchFileReader(str(file))  # torch's own types leave half of it out
 
 
 class _Reader(pickle.Unpickler):
-    def __init__(self, archive: "torch._C.PyTorchFileReader"):
+    def __init__(self, archive: Any):
         super().__init__(io.BytesIO(archive.get_record("data.pkl")))
         self._archive = archive
 

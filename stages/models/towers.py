@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from stages.errors import UserError
 from stages.models import clip as clips
 from stages.models.encoder import WholeEncoder
+from stages.models.kinds import config_folder
 
 PACKAGES = "tower_packages"  # the key in open_clip_config.json; not copied to saved models, which hold all weights
 IMAGE_WEIGHTS = "models/efficientnet-lite0-57934424.pth"
@@ -24,7 +25,7 @@ TEXT_MODEL = "model"
 
 def create(architecture: Path) -> WholeEncoder:
     """The model with its towers' weights and random projections."""
-    config = json.loads((architecture / clips.LAYOUT.config).read_text(encoding="utf-8"))
+    config = _config(architecture)
     if PACKAGES not in config:
         raise UserError(f"the config in {architecture} names no {PACKAGES}; see stages/models/configs/lite-minilm")
     packages = config.pop(PACKAGES)
@@ -37,8 +38,11 @@ def create(architecture: Path) -> WholeEncoder:
 
 def classifier(architecture: Path) -> torch.Tensor:
     """(1000, d): for each class of ImageNet, the weights of its image tower's own last layer."""
-    config = json.loads((architecture / clips.LAYOUT.config).read_text(encoding="utf-8"))
-    return _image_weights(config[PACKAGES]["image"])["classifier.weight"]
+    return _image_weights(_config(architecture)[PACKAGES]["image"])["classifier.weight"]
+
+
+def _config(architecture: Path) -> dict:
+    return json.loads((config_folder(architecture) / clips.LAYOUT.config).read_text(encoding="utf-8"))
 
 
 def _image_weights(package: str) -> dict[str, torch.Tensor]:
@@ -62,6 +66,6 @@ def _load(tower: torch.nn.Module, tensors: dict[str, torch.Tensor], without: tup
 
 def _folder(package: str) -> Path:
     found = importlib.util.find_spec(package)
-    if found is None:
+    if found is None or not found.submodule_search_locations:
         raise UserError(f"Python package {package} is not installed; run: make setup")
     return Path(found.submodule_search_locations[0])

@@ -7,9 +7,10 @@ from stages.models.blip import BlipEncoder
 from stages.models.encoder import Encoder
 
 
-def require_decoder(encoder: Encoder, task: str) -> None:
+def require_decoder(encoder: Encoder, task: str) -> BlipEncoder:
     if not isinstance(encoder, BlipEncoder):
         raise UserError(f"{task} needs a model with a decoder, a BLIP; this one is a CLIP")
+    return encoder
 
 
 @torch.no_grad()

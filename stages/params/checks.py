@@ -4,10 +4,12 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from stages.errors import UserError
-from stages.keys import IMAGE_PARTS, LOSSES, ON_FROZEN_TOWERS
-from stages.models.kinds import is_blip
-from stages.params.data import Source
+from stages import tasks
+from stages.errors import Problem, UserError
+from stages.keys import IMAGE_PARTS, LOSSES, TASKS
+from stages.privacy.methods import METHODS
+from stages.sources import Source, entry_type, read_leniently
+from stages.tasks.base.task import Chosen, Task
 
 DATA = ("prepare", "folders", "coco", "vqa")  # sections with datasets
 IN_DATA = "none of prepare, folders, coco and vqa"
@@ -16,12 +18,18 @@ MODELS = ("pretrain", "align", "weights")
 
 def across_sections(raw: dict) -> list[str]:
     models = {section: _mapping(raw, section) for section in MODELS}
-    own = {name: entry for section in DATA[1:] for name, entry in _mapping(raw, section).items()}  # say if public
-    datasets = {**_mapping(raw, "prepare"), **own}
+    datasets = {name: entry for section in DATA for name, entry in _mapping(raw, section).items()}
+    origins = {name: getattr(source, "origin", None) for name, source in _sources(raw).items()}
     private = _names(raw, "dataset")
     known = f"known: {', '.join(map(str, datasets))}"
     problems = _one_name_twice(raw, DATA, "dataset") + _one_name_twice(raw, MODELS, "model")
     problems += [f"sweep.dataset: {d!r} is in {IN_DATA}; {known}" for d in private if d not in datasets]
+    problems += [
+        f"sweep.dataset: {d!r} is declared public, so there is nothing to protect and nothing would be charged; take "
+        "`public: true` away to train on it as on private data"
+        for d in private
+        if _is_public(datasets.get(d))
+    ]
     problems += [
         f"sweep.model: {m!r} is in none of pretrain, align and weights"
         for m in _names(raw, "model")
@@ -29,7 +37,7 @@ def across_sections(raw: dict) -> list[str]:
     ]
     overrides = _mapping(_mapping(raw, "train"), "overrides")
     problems += [f"train.overrides: {name!r} is no dataset; {known}" for name in overrides if name not in datasets]
-    problems += _privacy_problems(raw) + _writing_problems(raw, datasets)
+    problems += _privacy_problems(raw) + _secret_n_problems(raw, datasets, known) + _task_problems(raw, datasets)
     for section, name, model in ((s, name, model) for s, its in models.items() for name, model in its.items()):
         data = model.get("data") if isinstance(model, dict) else None
         if not isinstance(data, str):
@@ -37,11 +45,15 @@ def across_sections(raw: dict) -> list[str]:
         where = f"{section}.{name}.data: {data!r}"
         if data not in datasets:
             problems.append(f"{where} is in {IN_DATA}; {known}")
-        elif any(_overlap(_origin(datasets.get(p)), _origin(datasets[data])) for p in private):
+        elif any(_overlap(origins.get(p), origins.get(data)) for p in private):
             problems.append(f"{where} is the data of the sweep, so it is private; name public data")
-        elif data in own and not (isinstance(own[data], dict) and own[data].get("public") is True):
+        elif not _is_public(datasets[data]):
             problems.append(f"{where} is not marked `public: true`; pretraining gives it no privacy")
     return problems
+
+
+def _is_public(entry: object) -> bool:
+    return isinstance(entry, dict) and entry.get("public") is True
 
 
 def _one_name_twice(raw: dict, sections: tuple[str, ...], kind: str) -> list[str]:
@@ -55,12 +67,13 @@ def _privacy_problems(raw: dict) -> list[str]:
     """What no mechanism or accountant covers."""
     problems = []
     methods = _mapping(_mapping(raw, "train"), "methods")
-    loss = _mapping(methods, "example").get("loss")
-    if loss in LOSSES and not LOSSES[loss]:
-        problems.append(
-            f"train.methods.example.loss: {loss!r} is not a sum over records, so no record has a gradient of its own "
-            "to clip; write prompts, or use method group"
-        )
+    for name in (name for name, mechanism in METHODS.items() if mechanism.only_sums):
+        loss = _mapping(methods, name).get("loss")
+        if loss in LOSSES and not LOSSES[loss]:
+            problems.append(
+                f"train.methods.{name}.loss: {loss!r} is not a sum over records, so no record has a gradient of its "
+                "own to clip; write prompts, or use method group"
+            )
     problems += [
         f"train.methods.{name}.trainable: {m['trainable']!r} also trains the texts, and the loss prompts stands "
         f"against fixed ones; write one of {', '.join(IMAGE_PARTS)}"
@@ -77,86 +90,78 @@ def _privacy_problems(raw: dict) -> list[str]:
     return problems
 
 
-def _writing_problems(raw: dict, datasets: dict) -> list[str]:
-    """What can never write a caption or an answer, or never changes one."""
-    tasks = sorted({"captioning", "vqa"} & set(_names(raw, "task")))
-    problems = [p for task in tasks for p in _data_to_write_of(raw, task, datasets)]
-    problems += [p for task in tasks for p in _models_that_write(raw, task, datasets)]
-    if not tasks:
-        return []
-    methods = _mapping(_mapping(raw, "train"), "methods")
-    for name in _names(raw, "method"):
-        method = _mapping(methods, name)
-        where = f"train.methods.{name}"
-        if method.get("loss") == "prompts":
-            problems.append(
-                f"{where}.loss: prompts needs classes, and captions and answers have none; write contrastive"
-            )
-        if method.get("trainable") in ON_FROZEN_TOWERS:
-            problems.append(
-                f"{where}.trainable: {method['trainable']!r} reaches no caption and no answer, which are written from "
-                "what the vision tower sees; write image-tower, all or a LoRA"
-            )
-    return problems
+def _secret_n_problems(raw: dict, datasets: dict, known: str) -> list[str]:
+    privacy = _mapping(raw, "privacy")
+    public_n, sampling = _mapping(privacy, "public_n"), privacy.get("sampling")
+    problems = [f"privacy.public_n: {name!r} is no dataset; {known}" for name in public_n if name not in datasets]
+    if public_n and sampling in ("fixed-size", "shuffled"):
+        problems.append(
+            f"privacy.public_n: n of {next(iter(public_n))!r} cannot be secret with {sampling} batches, which need as "
+            "many records as they have; write privacy.sampling: poisson, or leave the dataset out here"
+        )
+    problems += [
+        f"privacy.public_n: which images `units` of {name!r} takes depends on how many there are, which is secret; "
+        "take `units` out, or leave the dataset out here"
+        for name in public_n
+        if any(_mapping(_mapping(datasets, name), split).get("units") for split in ("train", "test"))
+    ]
+    swept = [name for name in _names(raw, "dataset") if name in public_n]
+    return problems + [p for name in swept for p in _too_large_batches(raw, name, public_n[name])]
 
 
-def _data_to_write_of(raw: dict, task: str, datasets: dict) -> list[str]:
+def _too_large_batches(raw: dict, dataset: str, n: object) -> list[str]:
+    """`n` is public: that of the records, or the number that stands for it."""
+    train = _mapping(raw, "train")
     problems = []
-    for name in (name for name in _names(raw, "dataset") if name in datasets):
-        if task == "vqa" and not _asks(raw, name, datasets):
-            problems.append(f"sweep.dataset: vqa needs questions, and {name!r} has none; see the section `vqa`")
-        if task == "captioning" and _asks(raw, name, datasets):
-            problems.append(f"sweep.dataset: captioning needs captions, and {name!r} has questions")
+    for method in _names(raw, "method"):
+        where: tuple[str, ...] = ("train", "methods", method, "batch_size")
+        size = _mapping(_mapping(train, "methods"), method).get("batch_size")
+        own = _mapping(_mapping(_mapping(_mapping(train, "overrides"), dataset), "methods"), method)
+        if "batch_size" in own:
+            where, size = ("train", "overrides", dataset, *where[1:]), own["batch_size"]
+        if isinstance(size, int) and isinstance(n, int) and size > n:
+            problems.append(f"{'.'.join(where)}: {size} is over n = {n} of dataset {dataset!r}; lower it")
     return problems
 
 
-def _models_that_write(raw: dict, task: str, datasets: dict) -> list[str]:
-    problems = []
-    for name in _names(raw, "model"):
-        model = next((m for s in MODELS if isinstance(m := _mapping(raw, s).get(name), dict)), {})
-        architecture, data = model.get("architecture"), model.get("data")
-        if isinstance(architecture, str) and architecture != "blip" and not is_blip(Path(architecture)):
-            preset = {"captioning": "captions", "vqa": "answers"}[task]
-            problems.append(f"sweep.model: {task} needs a BLIP, and {name!r} is none; see the preset `{preset}`")
-        elif isinstance(data, str) and data in datasets and _asks(raw, data, datasets) != (task == "vqa"):
-            has, needs = ("captions", "questions") if task == "vqa" else ("questions", "captions")
-            problems.append(f"pretrain.{name}.data: {data!r} has {has}; a model for {task} learns from {needs}")
-        elif architecture == "blip" and ("answerer" in model) != (task == "vqa"):
-            needs = {"captioning": "captioner", "vqa": "answerer"}[task]
-            problems.append(f"weights.{name}: {task} needs {needs}")
-    return problems
+def _task_problems(raw: dict, datasets: dict) -> list[str]:
+    """What the tasks of the sweep cannot work with; what two of them say in the same words is said once."""
+    named_models = {name: m for s in MODELS for name, m in _mapping(raw, s).items() if isinstance(m, dict)}
+    methods, sources = _mapping(_mapping(raw, "train"), "methods"), _sources(raw)
+    chosen = Chosen(
+        datasets=_names(raw, "dataset"),
+        models={name: named_models[name] for name in _names(raw, "model") if name in named_models},
+        methods={name: _mapping(methods, name) for name in _names(raw, "method")},
+        has_questions={name: getattr(sources.get(name), "has_questions", False) for name in datasets},
+    )
+    return list(dict.fromkeys(problem for task in _tasks(raw) for problem in task.problems(chosen)))
 
 
-def _asks(raw: dict, name: str, datasets: dict) -> bool:
-    entry = datasets[name] if isinstance(datasets[name], dict) else {}
-    return name in _mapping(raw, "vqa") or entry.get("source") == "easy-vqa" or entry.get("questions") is True
+def _tasks(raw: dict) -> list[Task]:
+    return [tasks.named(name) for name in _names(raw, "task") if name in TASKS]
 
 
-def source_problems(raw: dict) -> list[str]:
+def source_problems(raw: dict) -> list[Problem]:
     """Raw data that are not there, have no labels, or are fewer than a batch; no image is read."""
-    from stages.prepare.sources import quick_look
-
     problems = []
-    methods = _mapping(_mapping(raw, "train"), "methods")
-    sizes = {m: _mapping(methods, m).get("batch_size") for m in _names(raw, "method")}
-    classify = "classification" in (_mapping(raw, "sweep").get("task") or [])
-    entries = [(f"{section}.{name}", name, entry) for section in DATA for name, entry in _mapping(raw, section).items()]
-    for where, name, entry in entries:
+    secret = _mapping(_mapping(raw, "privacy"), "public_n")  # compared above with the number that stands for n
+    entries = [(section, name, entry) for section in DATA for name, entry in _mapping(raw, section).items()]
+    for section, name, entry in entries:
+        where = f"{section}.{name}"
         try:
-            n, labelled = quick_look(TypeAdapter(Source).validate_python(entry))
+            n, labelled = TypeAdapter(entry_type(section)).validate_python(entry).quick_look()
         except ValidationError:
             continue  # reported with the rest of the schema
         except UserError as error:
-            problems += [f"{where}: {problem}" for problem in error.problems or [error]]
+            problems += error.within(where)
             continue
         if name in _names(raw, "dataset"):
+            problems += [] if name in secret else _too_large_batches(raw, name, n)
             problems += [
-                f"train.methods.{method}.batch_size: {size} is over n = {n} of dataset {name!r}; lower it"
-                for method, size in sizes.items()
-                if isinstance(size, int) and size > n
+                f"{where}: {task.name} needs labels: a `label` column in the metadata of a folder"
+                for task in _tasks(raw)
+                if task.needs_labels and not labelled
             ]
-            if classify and not labelled:
-                problems.append(f"{where}: classification needs labels: a `label` column in the metadata of a folder")
     return problems
 
 
@@ -169,24 +174,13 @@ def _names(raw: dict, axis: str) -> list[str]:
     return [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
 
 
+def _sources(raw: dict) -> dict[str, Source | None]:
+    """The datasets by name, as far as they are usable."""
+    return {n: read_leniently(section, entry) for section in DATA for n, entry in _mapping(raw, section).items()}
+
+
 def _overlap(one: object, other: object) -> bool:
-    """Whether two origins have records in common: they are the same, or one folder is in the other."""
+    """Whether two origins have records in common: they are the same, or one folder is in the other. None: unknown."""
     if isinstance(one, Path) and isinstance(other, Path):
         return one.is_relative_to(other) or other.is_relative_to(one)
-    return one == other
-
-
-def _origin(entry: object) -> object:
-    """Equal for two entries that take their records from the same place, whatever part of them each takes."""
-    match entry:
-        case {"path": str(path)}:
-            return Path(path).resolve()
-        case {"source": "mnist5k" | "mnist"}:
-            return "mnist"  # mnist5k is a part of it
-        case {"source": str(source), "seed": seed} if source != "optical-digits":
-            return source, entry.get("style"), seed  # generated: of two sizes, one is a part of the other
-        case {"source": str(source)}:
-            return source
-        case dict():
-            return entry
-    return object()  # equal to nothing else: no such entry, or a mistake that is reported with the rest of the schema
+    return one is not None and one == other

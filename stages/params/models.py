@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag, model_validator
 
-from stages.params.types import Name, PositiveFloat, PositiveInt, Section, Seed
+from stages.sections import Name, PositiveFloat, PositiveInt, Section, Seed
 
 
 class Pretrain(Section):
@@ -44,7 +44,7 @@ class BlipWeights(Section):
 
     @property
     def writer(self) -> str:
-        return self.captioner or self.answerer
+        return self.captioner or self.answerer or ""  # one of them is given
 
     @model_validator(mode="after")
     def _one_writer(self) -> "BlipWeights":

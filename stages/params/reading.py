@@ -1,14 +1,16 @@
-"""Read params.yaml: every mistake is found before anything runs, and all are told together."""
+"""Read params.yaml: every mistake is found before anything runs, and all are reported together."""
 
 import re
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML, YAMLError
 
-from stages.errors import UserError
-from stages.params.checks import across_sections, source_problems
+from stages.errors import Problem, UserError
+from stages.params.checks import DATA, across_sections, source_problems
 from stages.params.schema import Params
+from stages.sources import is_chosen
 
 
 def load(path: Path = Path("params.yaml"), check_sources: bool = False) -> Params:
@@ -18,19 +20,22 @@ def load(path: Path = Path("params.yaml"), check_sources: bool = False) -> Param
     it out: they run on machines that have no raw data.
     """
     raw = read_yaml(path)
-    problems = across_sections(raw) + (source_problems(raw) if check_sources else [])
+    problems: list[Problem] = [*across_sections(raw), *(source_problems(raw) if check_sources else ())]
     try:
         params = Params.model_validate(raw)
     except ValidationError as error:
-        problems = [_message(e) for e in error.errors()] + problems
+        problems = [*(_message(e) for e in error.errors()), *problems]
     if problems:
-        raise UserError(f"{path} has {len(problems)} mistake(s):", problems)
+        raise UserError(f"{path} has {len(problems)} mistake(s):", problems).keep("params", path.parent)
     return params
 
 
 def read_yaml(path: Path) -> dict:
     if not path.is_file():
-        raise UserError(f"no {path} in {Path.cwd()}; run this from the project's folder")
+        raise UserError(
+            f"no {path} in {Path.cwd()}; run this from the project's folder, or write one: "
+            "python -m stages.params --use demo"
+        )
     try:
         raw = YAML(typ="safe").load(path)
     except YAMLError as error:
@@ -40,12 +45,14 @@ def read_yaml(path: Path) -> dict:
     return raw
 
 
-def _message(error: dict) -> str:
+def _message(error: ErrorDetails) -> str:
     parts = [p for p in error["loc"] if p != "[key]"]
-    if parts[0] == "prepare":
+    if parts[0] in DATA and is_chosen(str(parts[0])):
         del parts[2:3]  # the name of the source, which chose the schema and is no key in the file
     location = re.sub(r"\.(\d+)\b", r"[\1]", ".".join(map(str, parts)))
     match error["type"]:
+        case "extra_forbidden" if location == "presets":
+            return "presets: each is a file now, and `python -m stages.params --list` names them; delete this section"
         case "extra_forbidden":
             return f"{location}: unknown key"
         case "missing":

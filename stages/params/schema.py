@@ -5,13 +5,16 @@ import itertools
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, create_model, model_validator
 
 from stages.errors import UserError
-from stages.keys import LOSSES, METHODS, PARTS, SAMPLERS, TASKS, Cell, canonical_epsilon
-from stages.params.data import BuiltIn, Coco, Folder, Source, Vqa
+from stages.keys import LOSSES, PARTS, SAMPLERS, TASKS, Cell, canonical_epsilon
 from stages.params.models import Align, BlipWeights, Pretrain, Published, Weights
-from stages.params.types import Axis, Fraction, Name, Number, PositiveFloat, PositiveInt, Section, Seed
+from stages.privacy.mechanism import Mechanism
+from stages.privacy.methods import METHODS
+from stages.sections import Axis, Fraction, Name, Number, PositiveFloat, PositiveInt, Section, Seed
+from stages.sources import Source, entry_type
+from stages.tasks import named
 
 
 def merge(into: dict, values: dict) -> None:
@@ -43,32 +46,31 @@ def _canonical_epsilons(values: list) -> list[str]:
 
 
 class Sweep(Section):
-    task: Axis[Literal[TASKS]]
+    task: Axis[Literal[TASKS]]  # type: ignore[valid-type]  # here and below: names of files, known when run
     dataset: Axis[Name]
     model: Axis[Name]
-    method: Axis[Literal[METHODS]]
+    method: Axis[Literal[tuple(METHODS)]]  # type: ignore[valid-type]
     epsilon: Annotated[list[Any], Field(min_length=1), AfterValidator(_canonical_epsilons)]
     seed: Axis[Seed]
 
 
 def _delta(value: Any) -> Any:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value != "auto" and not (is_number and 0 < value < 1):
-        raise ValueError(f"delta must be `auto` (1/(2n)) or a number between 0 and 1; got {value!r}")
+    if value not in ("auto", "paper") and not (is_number and 0 < value < 1):
+        raise ValueError(
+            f"delta must be `auto` (1/(2n), at most 1e-5), `paper` (1/(2n)) or a number between 0 and 1; got {value!r}"
+        )
     return value
 
 
 class Privacy(Section):
-    delta: Annotated[Any, AfterValidator(_delta)]
+    delta: Annotated[Any, AfterValidator(_delta)]  # see facts.delta_of
     convention: Literal["sound", "paper"]
-    sampling: Literal[SAMPLERS]
+    sampling: Literal[SAMPLERS]  # type: ignore[valid-type]
+    public_n: dict[Name, PositiveInt] = Field({})  # by dataset whose n is secret: the public number that stands for it
     budget: PositiveFloat | None  # total epsilon of all runs on one dataset; a run that would exceed it does not start
     unsafe_noise_seed: Seed | None  # for tests: whoever knows it can subtract the noise; the run is tagged
     unsafe_diagnostics: Annotated[bool, Field(strict=True)]  # keeps private figures of each step; the run is tagged
-
-    @property
-    def delta_or_none(self) -> float | None:
-        return None if self.delta == "auto" else self.delta
 
 
 class Method(Section):
@@ -79,8 +81,8 @@ class Method(Section):
     steps: PositiveInt | None = None
     clip_norm: PositiveFloat
     lr: PositiveFloat
-    loss: Literal[tuple(LOSSES)]
-    trainable: Literal[PARTS]
+    loss: Literal[tuple(LOSSES)]  # type: ignore[valid-type]
+    trainable: Literal[PARTS]  # type: ignore[valid-type]
     lora_rank: PositiveInt = 8  # where trainable is lora or image-lora
 
     @model_validator(mode="after")
@@ -90,17 +92,18 @@ class Method(Section):
         return self
 
 
-class GroupMethod(Method):
-    groups: PositiveInt  # m: each record of a batch picks one at random
+def _section_of(mechanism: type[Mechanism]) -> type[Method]:
+    own: dict[str, Any] = {name: (kind, ...) for name, kind in mechanism.own_fields().items()}
+    return create_model(f"Method of {mechanism.__name__}", __base__=Method, **own) if own else Method
 
 
-class Methods(Section):
-    batch: Method
-    group: GroupMethod
-    example: Method
-
+class _ByName(Section):
     def __getitem__(self, name: str) -> Method:
         return getattr(self, name)
+
+
+_sections: dict[str, Any] = {name: (_section_of(m), ...) for name, m in METHODS.items()}
+Methods = create_model("Methods", __base__=_ByName, **_sections)
 
 
 class Train(Section):
@@ -129,17 +132,22 @@ class Train(Section):
         return Train.model_validate(values)
 
 
+def _cells(values: list[str]) -> list[str]:
+    try:
+        return [str(Cell.parse(value)) for value in values]
+    except UserError as error:
+        raise ValueError(str(error)) from None
+
+
 class Publish(Section):
     models: Literal["all", "first-seed"]  # which runs in MLflow carry their model; all of them have their figures
+    not_private: Annotated[list[str], AfterValidator(_cells)] = Field([])  # cells without a guarantee, by name
 
 
-class Evaluate(Section):
-    batch_size: PositiveInt
-    beams: PositiveInt  # of the search for a caption or an answer
-    caption_tokens: PositiveInt  # at most
-    answer_tokens: PositiveInt  # at most
-    answer_list: Axis[str] | None  # possible answers, of which the likeliest is taken; without them, any words
-    spice_jars: str | None  # a folder with Stanford CoreNLP's files, without which SPICE is not run
+# All that a task declares to read of it.
+_settings = [named(task).settings.model_fields for task in TASKS]
+_fields: dict[str, Any] = {name: (field.annotation, field) for its in _settings for name, field in its.items()}
+Evaluate = create_model("Evaluate", __base__=Section, **_fields)
 
 
 class Compute(Section):
@@ -187,10 +195,10 @@ class Theory(Section):
 
 class Params(Section):
     sweep: Sweep
-    prepare: dict[Name, Annotated[BuiltIn, Field(discriminator="source")]]
-    folders: dict[Name, Folder]
-    coco: dict[Name, Coco]
-    vqa: dict[Name, Vqa]
+    prepare: dict[Name, entry_type("prepare")]  # type: ignore[valid-type]
+    folders: dict[Name, entry_type("folders")]  # type: ignore[valid-type]
+    coco: dict[Name, entry_type("coco")]  # type: ignore[valid-type]
+    vqa: dict[Name, entry_type("vqa")]  # type: ignore[valid-type]
     pretrain: dict[Name, Pretrain]
     align: dict[Name, Align]
     weights: dict[Name, Published]
@@ -200,7 +208,6 @@ class Params(Section):
     publish: Publish
     theory: Theory
     compute: Compute
-    presets: dict[Name, dict[str, Any]] = Field({})  # named values for the sections above; see presets.py
 
     @property
     def datasets(self) -> dict[str, Source]:

@@ -6,45 +6,46 @@
 Time is that of the training steps alone, one cell after the other, on this machine. It is measured on random images.
 """
 
-import argparse
 import os
+from typing import cast
 
 from tqdm import tqdm
 
-from stages import params
-from stages.calibrate.__main__ import guarantee_of
+from stages import commands, markdown, params
+from stages.calibrate.guarantee import guarantee_of
+from stages.data.manifest import Manifest
 from stages.errors import run
 from stages.keys import canonical_epsilon, data_dir
-from stages.prepare.format import Manifest
-from stages.prepare.sources import quick_look
 from stages.privacy.facts import round_up
 
 COLUMNS = ("dataset", "method", "n", "batch", "steps", "delta", "epsilon", "sound", "paper's", "sigma")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.parser("stages.plan", __doc__)
     parser.add_argument("--no-timing", action="store_true", help="measure no steps")
     args, p = parser.parse_args(), params.load(check_sources=True)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
     sizes = {dataset: n_of(dataset, p) for dataset in p.sweep.dataset}
     print(f"{len(list(p.cells()))} cells: {counts(p)}\n")
-    print(markdown(COLUMNS, noise(p, sizes)))
+    print(markdown.table(COLUMNS, noise(p, sizes)), end="\n\n")
     print(
         "sound: epsilon with the true sensitivity; paper's: what the paper's convention would claim for this noise.\n"
     )
     if not args.no_timing:
         rows, total = times(p, sizes)
-        print(markdown(("dataset", "model", "method", "seconds a step", "hours for all its cells"), rows))
+        header = ("dataset", "model", "method", "seconds per step", "hours for all its cells")
+        print(markdown.table(header, rows), end="\n\n")
         print(f"estimated for all training steps, one after the other on this machine: {total / 3600:.1f} hours")
 
 
 def n_of(dataset: str, p: params.Params) -> int:
+    """A public number: that of the records, or the one that stands for it."""
+    if (public_n := p.privacy.public_n.get(dataset)) is not None:
+        return public_n
     prepared = data_dir(dataset)
-    return Manifest.read(prepared).n if prepared.is_dir() else quick_look(p.datasets[dataset])[0]
+    return Manifest.read(prepared).n if prepared.is_dir() else p.datasets[dataset].quick_look().n
 
 
 def counts(p: params.Params) -> str:
@@ -63,11 +64,12 @@ def noise(p: params.Params, sizes: dict[str, int]) -> list[tuple]:
             name,
             p.privacy.sampling,
             n=n,
+            public_n=p.privacy.public_n.get(dataset),
             batch_size=method.batch_size,
             epochs=method.epochs,
             steps=method.steps,
             epsilon=float(epsilon),
-            delta=p.privacy.delta_or_none,
+            delta=p.privacy.delta,
             convention=p.privacy.convention,
         )
         sound, claimed = round_up(g.epsilon, 3), round_up(g.epsilon_paper, 3)
@@ -89,7 +91,7 @@ def noise(p: params.Params, sizes: dict[str, int]) -> list[tuple]:
 
 def times(p: params.Params, sizes: dict[str, int]) -> tuple[list[tuple], float]:
     from stages.plan.timing import seconds_a_step
-    from stages.privacy.sampling import SAMPLERS
+    from stages.privacy.sampling import sampling_of
 
     trained = sum(canonical_epsilon(e) != "0" for e in p.sweep.epsilon) * len(p.sweep.seed)
     settings = [(d, model, m) for d in sizes for model in p.sweep.model for m in p.sweep.method]
@@ -97,16 +99,12 @@ def times(p: params.Params, sizes: dict[str, int]) -> tuple[list[tuple], float]:
     for dataset, model, name in tqdm(settings, desc="measure steps", unit=" settings", disable=None):
         t = p.train.on(dataset)
         method = t.methods[name]
-        steps = method.steps or SAMPLERS[p.privacy.sampling](sizes[dataset], method.batch_size).steps(method.epochs)
+        sampling = sampling_of(p.privacy.sampling, sizes[dataset], method.batch_size)
+        steps = method.steps or sampling.steps(cast(float, method.epochs))
         each = seconds_a_step(model, p.models[model], name, t, p.compute)
         total += each * steps * trained
         rows.append((dataset, model, name, f"{each:.3g}", f"{each * steps * trained / 3600:.3g}"))
     return rows, total
-
-
-def markdown(columns: tuple[str, ...], rows: list[tuple]) -> str:
-    lines = [columns, ("---",) * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from stages import params
+from stages.data.rows import Labels
 from stages.keys import ON_FROZEN_TOWERS, initial_model_dir
 from stages.models import saved, towers
 from stages.models.batches import Batch
@@ -18,7 +19,6 @@ from stages.models.encoder import WholeEncoder, device_of
 from stages.models.heads import Heads, trunks
 from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
-from stages.prepare.format import Labels
 from stages.privacy.randomness import Key
 from stages.train.cell import mechanism_of, speed_up
 from stages.train.loop import Work, private_gradient
@@ -95,7 +95,7 @@ def _step(encoder: WholeEncoder, method_name: str, train: params.Train, compute:
         records = objective.records(Batch(torch.rand(count, *shape), texts, labels))
         units = mechanism.assign(np.arange(count), count, key.stream("unit", 0))
         at_once = compute.records_at_once
-        gradients, _ = private_gradient(objective, parameters, records, Work(units), mechanism, key, 0, at_once)
+        gradients, _ = private_gradient(objective, parameters, records, Work(units), mechanism, key, 0, at_once, count)
         for parameter, g in zip(parameters.values(), gradients, strict=True):
             parameter.grad = g
         optimizer.step()

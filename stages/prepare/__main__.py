@@ -1,32 +1,47 @@
 """Raw source -> data/NAME: train.arrow, test.arrow and manifest.json."""
 
-import argparse
 import dataclasses
 
 from tqdm import tqdm
 
-from stages import params
+from stages import commands, params
+from stages.data.manifest import Manifest
+from stages.data.prepared import write
+from stages.data.rows import Dataset
 from stages.errors import UserError, run
 from stages.keys import data_dir
-from stages.prepare import sources
-from stages.prepare.format import Dataset, write
+from stages.privacy import secret
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m stages.prepare", description=__doc__)
+    parser = commands.parser("stages.prepare", __doc__)
     parser.add_argument(
         "--dataset", required=True, help="a name in `prepare`, `folders`, `coco` or `vqa` of params.yaml"
     )
     name = parser.parse_args().dataset
-    known = params.load(check_sources=True).datasets
+    p = params.load(check_sources=True)
+    known = p.datasets
     if name not in known:
         raise UserError(
             f"dataset {name!r} is in none of prepare, folders, coco and vqa of params.yaml; known: {', '.join(known)}"
         )
 
-    manifest = write(data_dir(name), name, with_progress(sources.load(known[name])))
+    source = known[name]
+    dataset = dataclasses.replace(source.load(), public=source.public, private_test=source.private_test)
+    manifest = write(data_dir(name), name, with_progress(dataset))
+    # Printed, it is in Prefect's log: no plain hash of private data, not even its first digits.
     print(f"{name}: from {manifest.source}")
-    print(f"{name}: {manifest.n} training units, {manifest.test.rows} test rows, sha256 {manifest.data_hash[:12]}")
+    print(f"{name}: {counted(manifest, p.privacy.public_n)}, {manifest.test.rows} test rows, {known_as(manifest)}")
+
+
+def counted(manifest: Manifest, public_n: dict[str, int]) -> str:
+    return "n is secret" if manifest.dataset in public_n else f"{manifest.n} training units"
+
+
+def known_as(manifest: Manifest) -> str:
+    if manifest.ledger is None:
+        return "public"
+    return f"fingerprint {secret.keyed('data', manifest.data_hash.encode())}"
 
 
 def with_progress(dataset: Dataset) -> Dataset:

@@ -1,13 +1,12 @@
 """Public, non-private initialisation -> models/NAME. No private data are read.
 
 A model of the section `pretrain` learns from public data, one of `align` has pretrained towers and gets projections
-fitted to public data, one of `weights` is published as it is.
+fitted to public data, one of `weights` is taken as it was released.
 """
 
-import argparse
 from pathlib import Path
 
-from stages import params
+from stages import commands, params
 from stages.atomic import new_folder
 from stages.errors import UserError, run
 from stages.keys import data_dir, initial_model_dir
@@ -19,9 +18,7 @@ from stages.pretrain.learning import pretrained
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.pretrain", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.parser("stages.pretrain", __doc__)
     parser.add_argument("--model", required=True, help="a name in `pretrain`, `align` or `weights` of params.yaml")
     name = parser.parse_args().model
     p = params.load()
@@ -32,7 +29,9 @@ def main() -> None:
             data, device = data_dir(config.data), device_of(p.compute.device)
             encoder = aligned(Path(config.architecture), data, config.ridge, p.compute.records_at_once, device)
         case params.Weights() as config:
-            encoder = clips.pretrained(config.architecture, config.pretrained, config.file and Path(config.file))
+            encoder = clips.pretrained(
+                config.architecture, config.pretrained, Path(config.file) if config.file else None
+            )
         case params.BlipWeights() as config:
             from stages.models import blip  # transformers takes its time
 

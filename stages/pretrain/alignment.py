@@ -16,11 +16,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from stages.data.manifest import Manifest
+from stages.data.prepared import PreparedSplit
 from stages.errors import UserError
 from stages.models import features, towers
 from stages.models.encoder import WholeEncoder
 from stages.models.heads import projections
-from stages.prepare.format import Manifest, PreparedSplit
 
 TEMPLATE = "a photo of a {}."  # for ImageNet's names
 DATA_WEIGHT = 10.0  # of a class of the dataset beside one of ImageNet
@@ -67,9 +68,9 @@ def imagenet_names() -> list[str]:
     return [info.index_to_description(i).split(",")[0] for i in range(info.num_classes())]
 
 
-def _classifier(X: np.ndarray, rows: PreparedSplit, labels) -> torch.Tensor:
+def _classifier(features: np.ndarray, rows: PreparedSplit, labels) -> torch.Tensor:
     """(classes, d): ridge regression from features to one-hot labels."""
-    X = torch.from_numpy(np.array(X)).double()
+    X = torch.from_numpy(np.array(features)).double()
     X -= X.mean(dim=0)
     y = torch.tensor([rows.texts_and_label(i)[1] for i in range(rows.rows)])
     Y = F.one_hot(y, len(labels.classes)).double() - 1 / len(labels.classes)

@@ -6,16 +6,18 @@ the original in two ways: negatives come from the batch alone (no momentum encod
 the decoder share no weights.
 """
 
+import functools
 from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
 
 from stages.models.batches import Batch
-from stages.models.blip import HIDDEN, Blip, BlipEncoder
+from stages.models.blip import HIDDEN, Blip
+from stages.models.encoder import WholeEncoder
 
 
-def loss(encoder: BlipEncoder, batch: Batch) -> torch.Tensor:
+def loss(encoder: WholeEncoder, batch: Batch) -> torch.Tensor:
     model, device = encoder.model, encoder.model.logit_scale.device
     with torch.no_grad():
         model.logit_scale.clamp_(*model.logit_scale_range)  # itself, as in BLIP: beyond, it would have no gradient
@@ -25,10 +27,10 @@ def loss(encoder: BlipEncoder, batch: Batch) -> torch.Tensor:
         return found[:, : (found != model.config.text_config.pad_token_id).sum(1).max()]
 
     if batch.asked is None:
-        return sum(describing(model, batch.images.to(device), tokens(batch.texts)))
+        return functools.reduce(torch.add, describing(model, batch.images.to(device), tokens(batch.texts)))
     rows, questions, answers = zip(*((i, *pair) for i, pairs in enumerate(batch.asked) for pair in pairs), strict=True)
     asked = (torch.tensor(rows, device=device), tokens(questions), tokens(answers))
-    return sum(answering(model, batch.images.to(device), tokens(batch.texts), *asked))
+    return functools.reduce(torch.add, answering(model, batch.images.to(device), tokens(batch.texts), *asked))
 
 
 def describing(model: Blip, images: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:

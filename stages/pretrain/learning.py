@@ -8,6 +8,7 @@ import torch
 from tqdm import trange
 
 from stages import params
+from stages.data.prepared import PreparedSplit
 from stages.keys import data_dir
 from stages.models import saved
 from stages.models.batches import Batch, BatchReader, decoded
@@ -15,7 +16,6 @@ from stages.models.encoder import WholeEncoder, device_of
 from stages.models.kinds import is_blip
 from stages.models.objectives import Contrastive
 from stages.models.parts import trainable_parameters
-from stages.prepare.format import PreparedSplit
 
 
 def pretrained(config: params.Pretrain, device_name: str) -> WholeEncoder:

@@ -4,7 +4,7 @@ A plan is what an adversary may know of a training: each step is the sampler's e
 compose. RDP is the paper's accountant; PLD is usually tighter. Both are valid upper bounds (PLD rounds losses up), so
 the calibration may use whichever asks for less noise.
 
-    >>> from stages.privacy.mechanism import BatchClipping
+    >>> from stages.privacy.methods.batch import BatchClipping
     >>> from stages.privacy.sampling import PoissonSampling
     >>> plan = Plan(PoissonSampling(n=60_000, batch_size=32), BatchClipping(clip_norm=1.0, sigma=1.0), steps=56_250)
     >>> calibrated = calibrate_rdp(plan, epsilon=1.0, delta=1 / 120_000)
@@ -13,8 +13,8 @@ the calibration may use whichever asks for less noise.
 """
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, field
 
 import dp_accounting
 from dp_accounting import pld, rdp
@@ -43,7 +43,7 @@ class Plan:
     @property
     def factor(self) -> float:
         """Sensitivity in units of C: sigma = factor * z."""
-        return self.mechanism.factor[self.sampling.relation]
+        return self.mechanism.factor[self.sampling.relation.name]
 
     @property
     def z(self) -> float:
@@ -71,13 +71,13 @@ def pld_interval(epsilon: float) -> float:
 
 
 def epsilon_rdp(plan: Plan, delta: float) -> float:
-    return _rdp(plan).compose(plan.event()).get_epsilon(delta)
+    return _epsilon(plan.sampling.relation, None, plan.event(), delta)
 
 
 def epsilon_pld(plan: Plan, delta: float, interval: float) -> float | None:
     """None where PLD has no analysis of the sampler (without replacement)."""
-    accountant = _pld(plan, interval)
-    return accountant.compose(plan.event()).get_epsilon(delta) if accountant.supports(plan.event()) else None
+    supported = _accountant(plan.sampling.relation, interval).supports(plan.event())
+    return _epsilon(plan.sampling.relation, interval, plan.event(), delta) if supported else None
 
 
 def calibrate_rdp(plan: Plan, epsilon: float, delta: float) -> Plan:
@@ -86,7 +86,7 @@ def calibrate_rdp(plan: Plan, epsilon: float, delta: float) -> Plan:
     if delta >= drawn:
         raise UserError(
             f"delta {delta:g} is not below {drawn:.3g}, the chance that a given record is drawn at all: releasing the "
-            "drawn records as they are would meet such a delta. Lower it (1/(2n) is the default)"
+            "drawn records as they are would meet such a delta. Lower it (`auto` is at most 1e-5)"
         )
     upper = 1.0
     while epsilon_rdp(plan.with_z(upper), delta) > epsilon:
@@ -100,7 +100,7 @@ def calibrate_rdp(plan: Plan, epsilon: float, delta: float) -> Plan:
         lower /= 2
         if lower < 2**-20:
             raise UserError(f"epsilon {epsilon} needs no noise at all; write inf for a non-private run")
-    return _search(plan, lambda: _rdp(plan), epsilon, delta, lower, upper, RELATIVE_TOLERANCE)
+    return _search(plan, None, epsilon, delta, lower, upper, RELATIVE_TOLERANCE)
 
 
 def calibrate_pld(by_rdp: Plan, epsilon: float, delta: float) -> Plan | None:
@@ -108,35 +108,52 @@ def calibrate_pld(by_rdp: Plan, epsilon: float, delta: float) -> Plan | None:
     interval = pld_interval(epsilon)
 
     def meets(z: float) -> bool:
-        return epsilon_pld(by_rdp.with_z(z), delta, interval) <= epsilon
+        found = epsilon_pld(by_rdp.with_z(z), delta, interval)
+        return found is not None and found <= epsilon
 
-    if epsilon_pld(by_rdp, delta, interval) is None or not meets(by_rdp.z):
+    if not meets(by_rdp.z):
         return None
     upper, lower = by_rdp.z, 0.8 * by_rdp.z
     while meets(lower):
         upper, lower = lower, 0.8 * lower
-    return _search(by_rdp, lambda: _pld(by_rdp, interval), epsilon, delta, lower, upper, PLD_RELATIVE_TOLERANCE)
+    return _search(by_rdp, interval, epsilon, delta, lower, upper, PLD_RELATIVE_TOLERANCE)
 
 
-def _rdp(plan: Plan) -> rdp.RdpAccountant:
-    return rdp.RdpAccountant(neighboring_relation=plan.sampling.relation)
+def _accountant(relation: dp_accounting.NeighboringRelation, interval: float | None) -> dp_accounting.PrivacyAccountant:
+    """PLD with that interval, or RDP with none."""
+    if interval is None:
+        return rdp.RdpAccountant(neighboring_relation=relation)
+    return pld.PLDAccountant(relation, value_discretization_interval=interval)
 
 
-def _pld(plan: Plan, interval: float) -> pld.PLDAccountant:
-    return pld.PLDAccountant(plan.sampling.relation, value_discretization_interval=interval)
+@functools.cache
+def _epsilon(
+    relation: dp_accounting.NeighboringRelation, interval: float | None, event: dp_accounting.DpEvent, delta: float
+) -> float:
+    """Kept: a search asks for its ends and its result more than once, and methods with one z for the same event."""
+    return float(_accountant(relation, interval).compose(event).get_epsilon(delta))
+
+
+@dataclass
+class _Asked:
+    """What a search asks of an accountant."""
+
+    relation: dp_accounting.NeighboringRelation
+    interval: float | None
+    ledger: dp_accounting.DpEvent = field(default_factory=dp_accounting.NoOpDpEvent)
+
+    def compose(self, event: dp_accounting.DpEvent) -> "_Asked":
+        return dataclasses.replace(self, ledger=event)
+
+    def get_epsilon(self, delta: float) -> float:
+        return _epsilon(self.relation, self.interval, self.ledger, delta)
 
 
 def _search(
-    plan: Plan,
-    accountant: Callable[[], dp_accounting.PrivacyAccountant],
-    epsilon: float,
-    delta: float,
-    lower: float,
-    upper: float,
-    tolerance: float,
+    plan: Plan, interval: float | None, epsilon: float, delta: float, lower: float, upper: float, tolerance: float
 ) -> Plan:
     z = dp_accounting.calibrate_dp_mechanism(
-        accountant,
+        lambda: _Asked(plan.sampling.relation, interval),
         lambda z: plan.with_z(z).event(),
         epsilon,
         delta,

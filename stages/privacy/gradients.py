@@ -3,48 +3,55 @@
 A unit is the set of drawn records that share one clip: all of them, a group, or one (see mechanism.py). Its gradient is
 that of the loss of its records alone. Three ways to compute it, all exact:
 
-    many small units     one vmapped backward pass over units padded to a common size; padding adds nothing
-    one unit at a time   a plain backward pass, where the gradients of several units would not fit in memory
+    many small units     vmapped backward passes over units padded to a common size; padding adds nothing
+    one unit at a time   a plain backward pass, where a step has one unit, or few of a size, or the gradients of several
+                         would not fit in memory
     a unit in pieces     where the records of one unit exceed memory: their features first, the loss on all of them, and
                          then each piece again with its part of the derivative: the gradient of the WHOLE unit's loss
 
 Several processes share this work as ranks.py says: each has whole units, or some records of every unit.
 
 A unit whose gradient is not finite counts as zero. Clipped gradients are rounded towards zero to a grid that is fixed
-by C, which never lengthens them; sums on the grid are exact in float64, in whatever order and chunks. What is not exact
-is a unit's own gradient: float32 arithmetic depends in its last digits on which units share a pass, so one more record
-moves the sum of the others by about 1e-6 C (tests/models/test_objectives.py; as much with 2,048 units as with 64).
-Clipping to (1 - 1e-4) C leaves a margin for that, so that the stated sensitivity also holds for what the computer does.
+by C, which never lengthens them; sums on the grid are exact in float64, in whatever order and chunks.
+
+A unit's own gradient is what float32 makes of it, but it is the same to the last bit whoever else is in the batch: the
+first way has passes of shapes that depend on public values and the unit's own size (passes.py), the other two take the
+unit's records alone. So one more record changes its own unit and no other, and what the stated sensitivity needs is
+that no unit is longer than C. A norm is wrong by at most 3e-5 of itself (see _square), the factor made of it by 2e-7:
+clipping to (1 - 1e-4) C covers both more than three times. What is not in there: numbers below 1e-19, the squares of
+which float32 may lose; 10^10 of them have a norm below 1e-14.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch.func import grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from stages.privacy.ranks import ALONE, Part, Ranks
-from stages.privacy.shards import Gradients, is_split, local
+from stages.distributed.ranks import ALONE, Part, Ranks
+from stages.distributed.shards import Gradients, is_split, local
+from stages.privacy.mechanism import Expected, Places
+from stages.privacy.passes import passes
+from stages.privacy.precision import full_precision
 
 GRID_BITS = 30  # C is 2^30 grid steps, or up to twice that
-MARGIN = 1e-4  # of C, kept free for rounding errors of float32: see above
+MARGIN = 1e-4  # of C, kept free for the rounding errors of norms: see above, and factored.py
 BLOCK_BYTES = 2**20  # of gradients, clipped and added together
 RUN = 1024  # squares that are added in float32
 GRADIENT_BYTES = 256 * 2**20  # gradients of units that are held at once, where there is a choice
 
 Parameters = Mapping[str, torch.Tensor]
-Records = Mapping[str, torch.Tensor]  # one row a record
+Records = Mapping[str, torch.Tensor]  # a row per record
 
 
 class Objective(Protocol):
     """A loss in two parts: what each record gives by itself, and what all of them give together."""
 
     one_by_one: bool  # whether units must not share a pass, because vmap cannot take the model
-    factors: Mapping | None  # where all that is trained are matrices on fixed inputs: see factored.py
+    factors: Mapping[str, Any] | None  # where all that is trained are matrices on fixed inputs: see factored.py
 
     def records(self, batch: Any) -> Records:
         """What the loss needs of a batch, as tensors."""
@@ -58,10 +65,10 @@ class Objective(Protocol):
 
 @dataclass
 class Diagnostics:
-    """Figures of one step. They are functions of the private data: not for release (privacy.md section 1)."""
+    """Figures of one step. They are functions of the private data: not for release (README.md section 1)."""
 
     records: int
-    losses: list[float]  # one a unit, as the next
+    losses: list[float]  # one per unit, like `norms`
     norms: list[float]  # before clipping
 
     @property
@@ -75,26 +82,34 @@ def grid_of(clip_norm: float) -> float:
 
 
 def clipped_sum(
-    objective: Objective, parameters: Parameters, records: Records, units: np.ndarray, clip_norm: float, at_once: int
+    objective: Objective,
+    parameters: Parameters,
+    records: Records,
+    units: Places,
+    clip_norm: float,
+    at_once: int,
+    expected: Expected | None = None,
 ) -> tuple[list[torch.Tensor], Diagnostics]:
     """Sum over units of g * min(1, C / ||g||), in steps of the grid, one tensor a parameter.
 
-    `units` has the unit of each record; at most `at_once` records go through the model together. All records of a unit
-    are here; where processes share them, it is `clipped_sum_of_shared`.
+    `units` has the unit of each record; at most `at_once` records go through the model together. `expected`, which is
+    public, says in which shapes (passes.py). All records of a unit are here; where processes share them, it is
+    `clipped_sum_of_shared`.
     """
     figures = Diagnostics(len(units), [], [])
     total = None
     bytes_each = sum(p.numel() * p.element_size() for p in parameters.values())
     most = 1 if objective.one_by_one else max(1, GRADIENT_BYTES // bytes_each)
-    for members, present in chunks(members_of(units), at_once, most):
-        if len(members) == 1:
-            gradients, loss = _one(objective, parameters, take(records, members[0]), at_once)
+    for each in passes(units, at_once, most, expected):
+        if len(each.members) == 1:
+            gradients, loss = _one(objective, parameters, take(records, each.members[0]), at_once)
         else:
-            gradients, loss = _several(objective, parameters, take(records, members), present)
-        norms = _joint_norms(gradients)
+            gradients, loss = _several(objective, parameters, take(records, each.members), each.present)
+        with full_precision():
+            norms = _joint_norms(gradients)[: each.count]
+            clipped = _on_grid([g[: each.count] for g in gradients], norms, clip_norm)
         figures.norms += norms.tolist()
-        figures.losses += loss.tolist()
-        clipped = _on_grid(gradients, norms, clip_norm)
+        figures.losses += loss[: each.count].tolist()
         total = clipped if total is None else [a.double().add_(b) for a, b in zip(total, clipped, strict=True)]
     if total is None:
         total = [torch.zeros_like(p) for p in parameters.values()]
@@ -121,7 +136,8 @@ def clipped_sum_of_shared(
         gradients, _ = shared_gradient(objective, parameters, own, part.own, at_once, ranks)
         gradients, start = [g.unsqueeze(0) for g in gradients], end
         split = [is_split(p) for p in parameters.values()] if ranks.sharded else None
-        clipped = _on_grid(gradients, _joint_norms(gradients, ranks, split), clip_norm)
+        with full_precision():
+            clipped = _on_grid(gradients, _joint_norms(gradients, ranks, split), clip_norm)
         total = clipped if total is None else [a.double().add_(b) for a, b in zip(total, clipped, strict=True)]
     return total or [torch.zeros_like(local(p)) for p in parameters.values()]
 
@@ -177,13 +193,17 @@ def _rows(cotangents: torch.Tensor, begin: int, own: int, count: int) -> torch.T
     return rows
 
 
-def _one(objective, parameters, records, at_once):
+def _one(
+    objective: Objective, parameters: Parameters, records: Records, at_once: int
+) -> tuple[list[torch.Tensor], torch.Tensor]:
     gradients, loss = gradient(objective, parameters, records, at_once)
     return [g.unsqueeze(0) for g in gradients], loss.unsqueeze(0)
 
 
-def _several(objective, parameters, records, present):
-    def loss_of(values, unit, there):
+def _several(
+    objective: Objective, parameters: Parameters, records: Records, present: torch.Tensor
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    def loss_of(values: Parameters, unit: Records, there: torch.Tensor) -> torch.Tensor:
         return objective.loss(values, objective.features(values, unit, merge=False), there)
 
     values = {name: p.detach() for name, p in parameters.items()}
@@ -193,31 +213,7 @@ def _several(objective, parameters, records, present):
     return list(gradients.values()), losses
 
 
-def members_of(units: np.ndarray) -> list[np.ndarray]:
-    """The records of each unit that has any, small units first: neighbours then need little padding."""
-    order = np.argsort(units, kind="stable")
-    members = np.split(order, np.flatnonzero(np.diff(units[order])) + 1) if len(units) else []
-    return sorted(members, key=len)
-
-
-def chunks(
-    members: list[np.ndarray], at_once: int, most: int | None = None
-) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
-    """(units, size) of record indices, and which of them are not padding; at most `most` units together."""
-    while members:
-        count = 1
-        while count < min(most or len(members), len(members)) and (count + 1) * len(members[count]) <= at_once:
-            count += 1
-        chunk, members = members[:count], members[count:]
-        sizes = np.array([len(records) for records in chunk])
-        present = np.arange(sizes[-1]) < sizes[:, None]
-        # A unit is padded with a record of its own: not even a NaN can then reach another unit.
-        indices = np.repeat([records[:1] for records in chunk], sizes[-1], axis=1)
-        indices[present] = np.concatenate(chunk)
-        yield indices, torch.from_numpy(present)
-
-
-def take(records: Records, indices: np.ndarray) -> dict[str, torch.Tensor]:
+def take(records: Records, indices: Places) -> dict[str, torch.Tensor]:
     return {name: tensor[torch.from_numpy(indices).to(tensor.device)] for name, tensor in records.items()}
 
 
@@ -233,23 +229,23 @@ def _joint_norms(gradients: list[torch.Tensor], ranks: Ranks = ALONE, split: lis
         return ranks.sum([total])[0].sqrt()
 
     norms = measured(gradients)
-    if (overflown := ~norms.isfinite()).any():
+    for unit in (~norms.isfinite()).nonzero().flatten().tolist():
         # Squares beyond float32, or a gradient that is not finite: float64 tells which. The other units keep their
         # norms to the last digit, or one bad record would move them all.
-        norms[overflown] = measured([g[overflown].double() for g in gradients])
+        norms[unit] = measured([g[unit : unit + 1].double() for g in gradients])[0]
     return norms
 
 
 def _square(flat: torch.Tensor) -> torch.Tensor:
     """(units,): squared norms. Short runs are added in the gradient's own precision, and those in float64.
 
-    A run of 1,024 float32 squares is wrong by at most 1,024 * 2^-24 = 6e-5 of it, in whatever order it is added; the
-    norm by half of that, which MARGIN covers.
+    A run of 1,024 float32 squares is wrong by at most 1,025 * 2^-24 = 6e-5 of it, in whatever order it is added; the
+    norm by half of that, 3e-5.
     """
     flat = flat.float() if flat.dtype == torch.bfloat16 else flat
     whole = flat.shape[1] // RUN * RUN
-    runs = torch.linalg.vector_norm(flat[:, :whole].reshape(len(flat), -1, RUN), dim=2)
-    rest = torch.linalg.vector_norm(flat[:, whole:], dim=1, dtype=torch.float64)
+    runs: torch.Tensor = torch.linalg.vector_norm(flat[:, :whole].reshape(len(flat), -1, RUN), dim=2)
+    rest: torch.Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1, dtype=torch.float64)
     return runs.double().square().sum(1) + rest.square()
 
 
@@ -272,12 +268,13 @@ def _on_grid(gradients: list[torch.Tensor], norms: torch.Tensor, clip_norm: floa
         flat = g.reshape(len(g), -1)
         if len(g) == 1:
             total = torch.empty_like(flat[0], dtype=torch.float32)
-            for block, out in zip(flat[0].split(BLOCK_BYTES // 4), total.split(BLOCK_BYTES // 4), strict=True):
+            for block, out in zip(*(torch.split(each, BLOCK_BYTES // 4) for each in (flat[0], total)), strict=True):
                 steps(block, factors[0], out)
         else:
             rows = max(1, BLOCK_BYTES // (4 * flat.shape[1]))
-            pairs = zip(flat.split(rows), factors.split(rows), strict=True)
-            total = sum(steps(*pair).sum(0, dtype=torch.float64) for pair in pairs)
+            pairs = zip(torch.split(flat, rows), torch.split(factors, rows), strict=True)
+            zero = flat.new_zeros((), dtype=torch.float64)
+            total = sum((steps(*pair).sum(0, dtype=torch.float64) for pair in pairs), zero)
         return total.view(g.shape[1:])
 
     return [added(g) for g in gradients]

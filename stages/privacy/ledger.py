@@ -1,40 +1,41 @@
-"""The ledger: what has been spent on a dataset, over all runs ever made on it (privacy.md section 5).
+"""The ledger: what has been spent on the records, over all runs ever made on them (README.md section 5).
 
-One file for each private split, named by its content hash: an append-only list of charges, each line holding the hash
-of the line before it. A run writes its whole planned event before its first step (write-ahead), so a crash can lose a
-charge only together with the run that it was for. Beside it, the head says how many lines there must be.
+A charge names the run's whole planned event and the records it is for (records.py); it is written before the run's
+first step (write-ahead), so a crash can lose a charge only together with the run that it was for. Charges add up where
+they have records in common: the total of a dataset is the largest composed epsilon over its records. A version with
+one record more or less, a subset, a renamed copy and an overlapping dataset need nothing to be said about them.
 
-    python -m stages.privacy.ledger                       what was spent, for every dataset of params.yaml
-    python -m stages.privacy.ledger --dataset mnist5k     for one
-
-What is defended: accidents. Torn writes, concurrent runs, edited, reordered, removed or added lines are refused. What
-is not: someone who rewrites or deletes the lines together with the head (the hashes have no key), or who trains on a
-copy of the data elsewhere. LEDGER_DIR moves it, for clones that share data.
+Where it is: LEDGER_DIR, or `ledger` in the working copy that the others belong to (secret.py). Copies of the data in
+separate clones without a common LEDGER_DIR have ledgers that do not know each other.
 """
 
-import argparse
-import contextlib
 import datetime
-import fcntl
-import hashlib
-import json
-import os
-from collections.abc import Iterator
+import functools
+import runpy
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-import dp_accounting
-from dp_accounting import pld, rdp
+from dp_accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    NeighboringRelation,
+    SelfComposedDpEvent,
+    pld,
+    rdp,
+)
 
-from stages.atomic import write_json
 from stages.errors import UserError
-from stages.errors import run as run_command
+from stages.privacy import secret
 from stages.privacy.accounting import pld_interval
+from stages.privacy.chain import Chain
 from stages.privacy.facts import round_up
-from stages.privacy.sampling import SAMPLERS, Sampling
+from stages.privacy.records import Records, keep, kept
+from stages.privacy.sampling import SAMPLERS, Neighbours, Sampling
 
-FOLDER = Path("ledger")
-START = "0" * 64  # the hash before the first line
+ALL = "all"  # in place of a set of records: every record there is or will be
 
 
 @dataclass(frozen=True)
@@ -50,208 +51,183 @@ class Charge:
     clip_norm: float
     z: float  # standard deviation / sensitivity: what is accounted
     sampler: str = "poisson"
+    neighbours: str | None = None  # None: those that go with the sampler
 
     @property
     def sampling(self) -> Sampling:
-        return SAMPLERS[self.sampler](self.n, round(self.q * self.n))
+        own = (Neighbours(self.neighbours),) if self.neighbours else ()
+        return SAMPLERS[self.sampler](self.n, round(self.q * self.n), *own)
 
-    def event(self) -> dp_accounting.DpEvent:
-        step = self.sampling.event(dp_accounting.GaussianDpEvent(self.z))
-        return dp_accounting.SelfComposedDpEvent(step, self.steps)
+    def step(self) -> DpEvent:
+        return self.sampling.event(GaussianDpEvent(self.z))
+
+    def event(self) -> DpEvent:
+        return SelfComposedDpEvent(self.step(), self.steps)
+
+
+@dataclass(frozen=True)
+class Entry:
+    run: str
+    charge: Charge
+    records: str  # the id of a set of them
+    images: int = 1  # the most that a record of the set has
 
 
 class Ledger:
-    """All charges on one private split."""
+    """All charges ever made, on whatever data."""
 
-    def __init__(self, data_hash: str, folder: Path | None = None):
-        folder = folder or Path(os.environ.get("LEDGER_DIR", FOLDER))
-        self.data_hash = data_hash
-        self.path = folder / f"{data_hash}.jsonl"
-        self.head = folder / f"{data_hash}.head.json"
+    def __init__(self, folder: Path | None = None):
+        folder = folder or secret.folder()
+        self._folder, self._sets = folder, folder / "records"
+        self.chain = Chain(folder / "charges.jsonl")
 
-    def charge(self, run: str, charge: Charge, delta: float, budget: float | None = None) -> None:
+    def charge(self, run: str, charge: Charge, records: Records, delta: float, budget: float | None = None) -> None:
         """Write the charge of `run` before its first step. The same run again (a resumed one) costs nothing more."""
-        with self._locked():
-            known = dict(self._verified())
-            if run in known:
-                _refuse_changes(run, known[run], charge)
-                return
-            _refuse_other_neighbours([*known.values(), charge])
-            if budget is not None:
-                _refuse_over_budget([*known.values(), charge], delta, budget)
-            self._append(run, charge)
+        _refuse_old_format(self._folder)
+        with self.chain.locked():
+            known = self._entries()
+            for entry in known:
+                if entry.run == run:
+                    _refuse_changes(entry, charge, records)
+                    return
+            self._refuse_other_units(records, known)
+            new = Entry(run, charge, keep(records, self._sets), max(1, records.images))
+            for together in self._by_record(records, [*known, new]):
+                _refuse_other_neighbours(together, charge)
+                if budget is not None:
+                    _refuse_over_budget(together, charge, delta, budget)
+            self._append(new)
 
-    def charges(self) -> dict[str, Charge]:
-        with self._locked():
-            return dict(self._verified())
+    def _refuse_other_units(self, records: Records, known: list[Entry]) -> None:
+        """Where one record is several of an earlier run, that run's epsilon is not what it told about the record."""
+        for entry in {entry.records: entry for entry in known if entry.records != ALL}.values():
+            if records.images_among(kept(entry.records, self._sets)) > max(entry.images, 1):
+                raise UserError(
+                    f"a record of these data has several images that {entry.charge.cell} was charged for one by one, "
+                    "as records of their own: what that run tells about them together has no known epsilon. Nothing "
+                    "was trained; use the same `unit` for all trainings on these images"
+                )
 
-    def _append(self, run: str, charge: Charge) -> None:
-        lines = self._complete_lines()
-        entry = {
-            "data": self.data_hash,
-            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "run": run,
-            "charge": asdict(charge),
-            "previous": _hash(lines[-1]) if lines else START,
-        }
-        line = json.dumps(entry, sort_keys=True).encode()
-        # A torn last line belongs to a run that never started: it is cut off, and the new one takes its place.
-        with self.path.open("r+b" if self.path.exists() else "xb") as file:
-            file.truncate(sum(len(each) + 1 for each in lines))
-            file.seek(0, os.SEEK_END)
-            file.write(line + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self._write_head(len(lines) + 1, line)
+    def take_over(self, run: str, charge: Charge, records: Records | None) -> None:
+        """A charge that was made elsewhere, as it is; None for one of which nobody knows whom it was for."""
+        with self.chain.locked():
+            if run not in [entry.run for entry in self._entries()]:
+                self._append(Entry(run, charge, ALL if records is None else keep(records, self._sets)))
 
-    def _write_head(self, count: int, last: bytes) -> None:
-        write_json(self.head, {"lines": count, "last": _hash(last)})
-        descriptor = os.open(self.head.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)  # the names of both files are on disk, not only what is in them
-        finally:
-            os.close(descriptor)
+    def on(self, records: Records) -> dict[str, Charge]:
+        """By run, every charge that is for one of these records at least."""
+        entries = self.entries()
+        runs = {entry.run for together in self._by_record(records, entries) for entry in together}
+        return {entry.run: entry.charge for entry in entries if entry.run in runs}
 
-    def _complete_lines(self) -> list[bytes]:
-        if not self.path.exists():
-            return []
-        return self.path.read_bytes().split(b"\n")[:-1]  # what follows the last newline was never finished
+    def total(self, records: Records, delta: float, runs: Collection[str] | None = None) -> float:
+        """The largest epsilon of a record: that of all private charges on it together, or of those in `runs`."""
+        entries = [entry for entry in self.entries() if runs is None or entry.run in runs]
+        by_record = self._by_record(records, entries)
+        return max((total_epsilon([e.charge for e in together], delta) for together in by_record), default=0.0)
 
-    def _verified(self) -> Iterator[tuple[str, Charge]]:
-        """Every charge, in order; refuses a ledger whose lines are not the ones that were written."""
-        lines, previous, seen = self._complete_lines(), START, set()
-        for number, line in enumerate(lines, start=1):
+    def entries(self) -> list[Entry]:
+        _refuse_old_format(self._folder)
+        with self.chain.locked():
+            return self._entries()
+
+    def _by_record(self, records: Records, entries: list[Entry]) -> list[list[Entry]]:
+        """The charges that are for one record, for every kind of record there is among `records`."""
+        names = dict.fromkeys(entry.records for entry in entries if entry.records != ALL)
+        sets = {name: kept(name, self._sets) for name in names}
+        return [
+            [entry for entry in entries if entry.records == ALL or entry.records in member]
+            for member in records.memberships(sets)
+        ]
+
+    def _append(self, entry: Entry) -> None:
+        time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        about = {"run": entry.run, "records": entry.records, "images": entry.images, "charge": asdict(entry.charge)}
+        self.chain.append({"time": time, **about})
+
+    def _entries(self) -> list[Entry]:
+        found: dict[str, Entry] = {}
+        for line in self.chain.entries():
             try:
-                entry = json.loads(line)
-                charge = Charge(**entry["charge"])
-                run = entry["run"]
-                intact = entry["previous"] == previous and entry["data"] == self.data_hash and run not in seen
-            except (ValueError, TypeError, KeyError):
-                intact = False
-            if not intact:
-                raise self._damaged(f"line {number} was changed, moved or belongs to other data")
-            previous = _hash(line)
-            seen.add(run)
-            yield run, charge
-        self._check_head(lines)
-
-    def _check_head(self, lines: list[bytes]) -> None:
-        try:
-            head = (
-                json.loads(self.head.read_text(encoding="utf-8")) if self.head.exists() else {"lines": 0, "last": START}
-            )
-            count, last = head["lines"], head["last"]
-        except (ValueError, TypeError, KeyError):
-            raise self._damaged(f"{self.head.name} cannot be read") from None
-        if len(lines) < count:
-            raise self._damaged(f"{count} lines were written and {len(lines)} are there")
-        if len(lines) > count + 1:  # one more: the process ended between the line and its head
-            raise self._damaged(f"{count} lines were written and {len(lines)} are there")
-        if count and _hash(lines[count - 1]) != last:
-            raise self._damaged(f"line {count} is not the one that was written")
-
-    def _damaged(self, what: str) -> UserError:
-        return UserError(
-            f"the privacy ledger {self.path} is damaged: {what}. Nothing is trained on this data until it is whole "
-            "again: restore both of its files from a backup"
-        )
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One reader or writer at a time, over all processes; released by the system if the process dies."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with (self.path.parent / f"{self.data_hash}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+                entry = Entry(line["run"], Charge(**line["charge"]), line["records"], line["images"])
+            except (TypeError, KeyError):
+                raise self.chain.damaged("a line of it is no charge") from None
+            if entry.run in found:
+                raise self.chain.damaged(f"run {entry.run} is in it twice")
+            found[entry.run] = entry
+        return list(found.values())
 
 
-def total_epsilon(charges: list[Charge], delta: float) -> float:
+def total_epsilon(charges: Iterable[Charge], delta: float) -> float:
     """Epsilon of all private charges together: the smaller of RDP and PLD, where both have an analysis."""
     private = [charge for charge in charges if charge.private]
     if not private:
         return 0.0
-    relation = private[0].sampling.relation
-    composed = dp_accounting.ComposedDpEvent([charge.event() for charge in private])
-    by_rdp = rdp.RdpAccountant(neighboring_relation=relation).compose(composed).get_epsilon(delta)
+    steps: Counter[DpEvent] = Counter()
+    for charge in private:
+        steps[charge.step()] += charge.steps
+    return _composed_epsilon(frozenset(steps.items()), private[0].sampling.relation, delta)
+
+
+@functools.lru_cache(maxsize=1024)
+def _composed_epsilon(steps: frozenset[tuple[DpEvent, int]], relation: NeighboringRelation, delta: float) -> float:
+    """Of so many steps of each event: the order in which runs were made does not matter."""
+    composed = ComposedDpEvent([SelfComposedDpEvent(step, count) for step, count in steps])
+    by_rdp: float = rdp.RdpAccountant(neighboring_relation=relation).compose(composed).get_epsilon(delta)
     # Finer than the calibration's grid, or a run calibrated to the whole budget would not fit into it.
     by_pld = pld.PLDAccountant(relation, value_discretization_interval=pld_interval(by_rdp) / 2)
     return min(by_rdp, by_pld.compose(composed).get_epsilon(delta)) if by_pld.supports(composed) else by_rdp
 
 
-def _refuse_other_neighbours(charges: list[Charge]) -> None:
-    """Epsilons for different notions of neighbours do not add up to one. `charges` end with the one asked for."""
-    *before, now = charges
-    others = {charge.sampler for charge in before if charge.private} - {now.sampler}
-    if now.private and others:
+def _refuse_other_neighbours(together: list[Entry], now: Charge) -> None:
+    """Epsilons for different notions of neighbours do not add up to one. `together` ends with the one asked for.
+
+    Zero-out and add-or-remove do: a guarantee for the one is one for the other (sampling.py).
+    """
+    if not now.private:
+        return
+    mine, before = now.sampling, [entry.charge.sampling for entry in together[:-1] if entry.charge.private]
+    if others := [sampling.adjacency.value for sampling in before if sampling.relation != mine.relation]:
         raise UserError(
-            f"this run samples {now.sampler}, and the runs charged to this data so far {min(others)}: their guarantees "
-            f"are for different neighbours and have no common total. Nothing was trained; set privacy.sampling to "
-            f"{min(others)}"
+            f"this run's guarantee is for {mine.adjacency.value} and those of the runs charged to these records so "
+            f"far for {others[0]}: for different neighbours there is no common total. Nothing was trained; set "
+            "privacy.sampling as it was"
         )
 
 
-def _refuse_over_budget(charges: list[Charge], delta: float, budget: float) -> None:
-    """`charges` end with the one that is asked for."""
-    if not charges[-1].private:
+def _refuse_over_budget(together: list[Entry], now: Charge, delta: float, budget: float) -> None:
+    """`together` ends with the one that is asked for."""
+    if not now.private:
         raise UserError(
-            f"{charges[-1].cell} gives no privacy, and there is a budget of epsilon {budget:g} on this data. "
+            f"{now.cell} gives no privacy, and there is a budget of epsilon {budget:g} on its records. "
             "Nothing was trained; take it out of the sweep or set privacy.budget to null"
         )
+    charges = [entry.charge for entry in together]
     if (spent := total_epsilon(charges, delta)) > budget:
         before = total_epsilon(charges[:-1], delta)
         raise UserError(
-            f"this run would bring the total spent on this data to epsilon {round_up(spent, 4)} at delta {delta:.3g}, "
-            f"over the budget of {budget:g} (spent so far: {round_up(before, 4)}). Nothing was trained; "
-            "raise privacy.budget or stop here"
+            f"this run would bring the total spent on a record to epsilon {round_up(spent, 4)} at delta {delta:.3g}, "
+            f"over the budget of {budget:g} (spent so far: {round_up(before, 4)}, also by runs on other datasets that "
+            "have the record). Nothing was trained; raise privacy.budget or stop here"
         )
 
 
-def _refuse_changes(run: str, before: Charge, now: Charge) -> None:
-    pairs = [(f.name, getattr(before, f.name), getattr(now, f.name)) for f in fields(Charge)]
-    if changed := [f"{name} was {old!r} and is {new!r}" for name, old, new in pairs if old != new]:
-        raise UserError(f"run {run} cannot go on with other values than it was charged for:", changed)
+def _refuse_changes(before: Entry, now: Charge, records: Records) -> None:
+    pairs = [(f.name, getattr(before.charge, f.name), getattr(now, f.name)) for f in fields(Charge)]
+    changed = [f"{name} was {old!r} and is {new!r}" for name, old, new in pairs if old != new]
+    if before.records not in (ALL, records.id):
+        changed.append("the records are others")
+    if changed:
+        raise UserError(f"run {before.run} cannot go on with other values than it was charged for:", changed)
 
 
-def _hash(line: bytes) -> str:
-    return hashlib.sha256(line).hexdigest()
+def _refuse_old_format(folder: Path) -> None:
+    if old := [path for path in folder.glob("*.jsonl") if path.name != "charges.jsonl"]:
+        raise UserError(
+            f"{folder} has {len(old)} privacy ledger(s) of the time before charges went by record. Nothing is "
+            "trained before they are taken over: python -m stages.ledger --convert"
+        )
 
 
-def show(name: str, ledger: Ledger, delta: float, budget: float | None) -> str:
-    charges = list(ledger.charges().values())
-    private = [c for c in charges if c.private]
-    lines = [f"{name}: {len(charges)} run(s), {len(private)} of them private"]
-    lines += [
-        f"  {c.cell}: epsilon {round_up(total_epsilon([c], delta), 4)} "
-        f"(sigma {c.sigma:.4g}, q {c.q:.4g}, {c.steps} steps)"
-        if c.private
-        else f"  {c.cell}: NOT PRIVATE; no epsilon covers its release"
-        for c in charges
-    ]
-    spent = total_epsilon(private, delta)
-    relation = private[0].sampling.relation.name.replace("_", "-").lower() if private else "no private run"
-    lines.append(f"  all private runs together: epsilon {round_up(spent, 4)} at delta {delta:.3g}, {relation}")
-    if budget is not None:
-        lines.append(f"  budget {budget:g}, of which {max(0.0, budget - spent):.4g} is left")
-    return "\n".join(lines)
-
-
-def main() -> None:
-    from stages import params
-    from stages.keys import data_dir
-    from stages.prepare.format import Manifest
-
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.privacy.ledger",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--dataset", help="a name in params.yaml; default: the datasets of the sweep")
-    p, dataset = params.load(), parser.parse_args().dataset
-    for name in [dataset] if dataset else p.sweep.dataset:
-        manifest = Manifest.read(data_dir(name))
-        delta = p.privacy.delta_or_none or 1 / (2 * manifest.n)
-        print(show(name, Ledger(manifest.train.sha256), delta, p.privacy.budget))
-
-
-if __name__ == "__main__":
-    run_command(main)
+if __name__ == "__main__":  # the command, which reads params.yaml, is stages/ledger
+    runpy.run_module("stages.ledger", run_name="__main__")

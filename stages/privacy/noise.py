@@ -40,8 +40,8 @@ def noised(
     tensor on the CPU is overwritten with its result. Where processes have parts of the tensors, `places` says where in
     the whole each part begins: together they add the one noise vector that one process would.
     """
-    signals = [steps.detach().cpu().contiguous() for steps in total]
-    signals = [(s.float() if s.dtype == torch.bfloat16 else s).numpy().reshape(-1) for s in signals]
+    tensors = [steps.detach().cpu().contiguous() for steps in total]
+    signals = [(s.float() if s.dtype == torch.bfloat16 else s).numpy().reshape(-1) for s in tensors]
     results = [s if s.dtype == np.float32 else np.empty(s.size, np.float32) for s in signals]
     places = places or [0] * len(signals)
     blocks = [

@@ -1,4 +1,4 @@
-"""Keys, and the random streams they open (privacy.md section 4).
+"""Keys, and the random streams they open (README.md section 4).
 
 A key is 256 secret bits from the operating system. The stream for (purpose, step) is a pure function of the key, so a
 step that is run again draws the same sample and the same noise instead of a second, fresh one. Whoever knows the key

@@ -1,28 +1,31 @@
 """Results of the sweep -> report/: table, the paper's tables, plots, what models said, and what may be claimed."""
 
-import argparse
-
 import pandas as pd
 
-from stages import params
+from stages import commands, params
 from stages.atomic import new_file, new_folder, write_text
 from stages.errors import UserError, run
 from stages.report import gallery, paper, plot, scores
+from stages.report.joint import Spending
 from stages.report.paths import CSV, GALLERY, PAPER, PLOTS, STATEMENTS, TABLE
 from stages.report.statement import statement
 from stages.report.table import Outcome, markdown, read_outcome, summarise
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m stages.report", description=__doc__)
+    parser = commands.parser("stages.report", __doc__)
     parser.add_argument("--show", action="store_true", help="print the report that is there and make nothing")
     if parser.parse_args().show:
         show()
         return
     outcomes = [read_outcome(cell) for cell in params.load().cells()]
-    summary = summarise(outcomes)
-    write_text(TABLE, markdown(summary))
-    write_text(PAPER, papers_tables(outcomes, summary))
+    spending = Spending(outcomes)
+    joint = {name: spending.joint(name) for name in dict.fromkeys(o.cell.dataset for o in outcomes)}
+    summary = summarise(outcomes, spending.together)
+    sentences = {name: its.sentence() for name, its in joint.items() if its}
+    write_text(TABLE, markdown(summary, sentences))
+    tables = papers_tables(outcomes, summary)
+    write_text(PAPER, tables if tables == paper.NO_TABLES else f"{tables}\n{paper.of_all(sentences)}")
     with new_file(CSV) as path:
         summary.to_csv(path, index=False)
     with new_folder(PLOTS) as folder:
@@ -34,7 +37,8 @@ def main() -> None:
         for outcome in outcomes:
             path = folder / f"{outcome.cell}.md"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(statement(outcome.training), encoding="utf-8")
+            its = joint[outcome.cell.dataset]
+            path.write_text(statement(outcome.training, its.sentence() if its else None), encoding="utf-8")
     made = ", ".join(map(str, (TABLE, CSV, PAPER, PLOTS, GALLERY)))
     print(f"wrote {made} and {STATEMENTS}; see them with: python -m stages.report --show")
 

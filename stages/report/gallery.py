@@ -9,28 +9,29 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from stages.evaluate.examples import Example, Examples, counted
+from stages import tasks
+from stages.data.prepared import PreparedSplit
+from stages.data.rows import Row
 from stages.keys import data_dir
-from stages.prepare.format import PreparedSplit, Row
 from stages.privacy.facts import round_up
 from stages.report.statement import guarantee_tag, sound_epsilon
-from stages.report.table import Outcome, epsilon_name, score_name
+from stages.report.table import Outcome, epsilon_name
+from stages.tasks.base.examples import Example, Examples, counted
 
 SHOWN = 24  # test images
 SIDE = 320  # pixels; larger pictures are made smaller
-TITLES = {"captioning": "Captions", "vqa": "Answers"}  # of tasks in which a model writes
 
 
 def write(outcomes: list[Outcome], folder: Path) -> None:
     """A page a sweep in which models write, of its first seed."""
     sweeps: dict[str, dict[tuple[str, str], Outcome]] = {}
     for o in outcomes:
-        if o.cell.task in TITLES:
+        if tasks.named(o.cell.task).page_title:
             sweeps.setdefault(o.cell.sweep, {}).setdefault((o.cell.method, o.cell.epsilon), o)
     for sweep, shown in sweeps.items():
         (folder / page_name(sweep)).write_text(page(shown), encoding="utf-8")
     links = "\n".join(f'<li><a href="{escape(page_name(sweep))}">{escape(sweep)}</a></li>' for sweep in sweeps)
-    index = INDEX.substitute(links=links or "<li>none: this sweep has no captions and no answers</li>")
+    index = INDEX.substitute(links=links or "<li>none: in this sweep no model writes</li>")
     (folder / "index.html").write_text(index, encoding="utf-8")  # always: DVC warns of an empty folder
 
 
@@ -41,6 +42,7 @@ def page_name(sweep: str) -> str:
 def page(shown: dict[tuple[str, str], Outcome]) -> str:
     """The models of one sweep, by method and epsilon."""
     first = next(iter(shown.values())).cell
+    task = tasks.named(first.task)
     methods = list(dict.fromkeys(method for method, _ in shown))
     epsilons = sorted({epsilon for _, epsilon in shown}, key=float)
     data = PreparedSplit(data_dir(first.dataset), "test")
@@ -48,9 +50,9 @@ def page(shown: dict[tuple[str, str], Outcome]) -> str:
     items = list(next(iter(said.values())).values())
     heads = "".join(f'<th scope="col">epsilon {_two_lines(epsilon_name(e))}</th>' for e in epsilons)
     models = "\n".join(_models(method, epsilons, shown) for method in methods)
-    score = score_name(next(iter(shown.values())).metrics.primary)
+    score = task.title_of(next(iter(shown.values())).metrics.primary)
     images = "\n".join(_image(item, data.row(item.row), methods, epsilons, said, score) for item in items)
-    title = f"{TITLES[first.task]}: {first.dataset}, {first.model}"
+    title = f"{task.page_title}: {first.dataset}, {first.model}"
     return PAGE.substitute(
         title=escape(title), count=len(items), all=data.rows, seed=first.seed, heads=heads, models=models, images=images
     )
@@ -70,7 +72,7 @@ def _models(method: str, epsilons: list[str], shown: dict[tuple[str, str], Outco
             cells.append("<td>-</td>")
             continue
         sound = f"sound epsilon <b>{round_up(sound_epsilon(o.training), 3)}</b>"
-        score = f"{score_name(o.metrics.primary)}: {100 * o.metrics.score:.1f}"
+        score = f"{tasks.named(o.cell.task).title_of(o.metrics.primary)}: {100 * o.metrics.score:.1f}"
         facts = (sound, escape(guarantee_tag(o.training)), score)
         cells.append(_cell(method, epsilon, "".join(f"<span>{fact}</span>" for fact in facts)))
     return f'<tr><th scope="row">{escape(method)}</th>{"".join(cells)}</tr>'
@@ -83,7 +85,7 @@ def _image(item: Example, record: Row, methods: list[str], epsilons: list[str], 
     picture = f'<img src="{_data_uri(record)}" alt="test image {item.row}"><small>image {item.row}</small>'
     span = f'rowspan="{len(methods)}"'
     head = f"<td {span}>{picture}</td><td {span}>{question}<ul>{quoted}</ul></td>"
-    lines = []
+    lines: list[str] = []
     for method in methods:
         found = [said.get((method, e), {}).get((item.row, item.question)) for e in epsilons]
         cells = [_cell(method, e, _one(example, score)) for e, example in zip(epsilons, found, strict=True)]

@@ -8,6 +8,7 @@ import math
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 from ruamel.yaml import YAML
@@ -54,6 +55,7 @@ class Figure(Part):
 
 
 class Table(Part):
+    task: str
     title: str
     spread: str
     blocks: list[list[str]]
@@ -62,6 +64,10 @@ class Table(Part):
     @property
     def datasets(self) -> list[str]:
         return [dataset for block in self.blocks for dataset in block]
+
+    def ours(self, summary: pd.DataFrame) -> pd.Series:
+        """Which rows of the summary belong in it."""
+        return (summary["task"] == self.task) & summary["dataset"].isin(self.datasets)
 
 
 class ScoreTable(Part):
@@ -87,15 +93,22 @@ class Published(Part):
         epsilon = figure.epsilon
         return next((min(n.rdp[epsilon], n.pld[epsilon]) for n in self.noise if figure.dataset in n.datasets), None)
 
-    def curve(self, dataset: str) -> list[Figure]:
-        """DP-CLIP's private figures for a dataset; Table 2 repeats some of Table 1."""
+    def curve(self, task: str, dataset: str) -> list[Figure]:
+        """DP-CLIP's private figures for a dataset, if there are any; Table 2 repeats some of Table 1."""
         figures = {
             figure.epsilon: figure
             for table in self.tables
+            if table.task == task
             for figure in table.figures
             if figure.dataset == dataset and figure.method == "DP-CLIP" and figure.epsilon not in ("0", "inf")
         }
         return sorted(figures.values(), key=lambda figure: float(figure.epsilon))
+
+
+def of_all(joint: dict[str, str]) -> str:
+    """What holds for ours together."""
+    lines = [f"- {dataset}: {sentence}." for dataset, sentence in joint.items()]
+    return "\n".join(["A mean over trials has the epsilon of all of them together (report/table.md).", *lines]) + "\n"
 
 
 @cache
@@ -105,15 +118,14 @@ def published() -> Published:
 
 def markdown(summary: pd.DataFrame) -> str:
     """Those of the tables of which the sweep has a dataset."""
-    ours = summary[summary["task"] == "classification"]
-    tables = [table for table in published().tables if ours["dataset"].isin(table.datasets).any()]
+    tables = [table for table in published().tables if table.ours(summary).any()]
     if not tables:
         return NO_TABLES
-    ours = ours[ours["dataset"].isin([dataset for table in tables for dataset in table.datasets])]
+    ours = summary[np.logical_or.reduce([table.ours(summary) for table in tables])]
     parts = ["# The paper's tables, with ours", *not_sound(ours), _how_to_read(ours)]
     for table in tables:
         parts += [f"## {table.title}", f"Accuracy in % on the test split. Published: {table.spread}."]
-        parts += [_block(datasets, table, ours) for datasets in table.blocks]
+        parts += [_block(datasets, table, ours[table.ours(ours)]) for datasets in table.blocks]
     return "\n\n".join([*parts, "## Sources", _sources(tables)]) + "\n"
 
 
@@ -153,10 +165,10 @@ def _block(datasets: list[str], table: Table, ours: pd.DataFrame) -> str:
         header += [dataset, "sound / paper's epsilon"]
     lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
     for epsilon, whose in sorted(rows, key=lambda row: float(row[0]), reverse=True):
-        cells = [epsilon_name(epsilon), whose]
+        line = [epsilon_name(epsilon), whose]
         for dataset in datasets:
-            cells += rows[epsilon, whose].get(dataset, ["-", "-"])
-        lines.append(f"| {' | '.join(cells)} |")
+            line += rows[epsilon, whose].get(dataset, ["-", "-"])
+        lines.append(f"| {' | '.join(line)} |")
     return "\n".join(lines)
 
 

@@ -9,8 +9,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from stages import tasks
 from stages.report.paper import MODEL, published
-from stages.report.table import score_name
 
 COLOURS = {"batch": "tab:blue", "group": "tab:orange", "example": "tab:green"}
 
@@ -18,7 +18,8 @@ COLOURS = {"batch": "tab:blue", "group": "tab:orange", "example": "tab:green"}
 def draw(sweep: pd.DataFrame, path: Path) -> None:
     """`sweep` is the part of the summary for one (task, dataset, model)."""
     first = sweep.iloc[0]
-    score, unit = score_name(first["score"]), "%" if first["task"] == "classification" else ""
+    task, score = tasks.named(first["task"]), first["score"]
+    unit = "%" if task.is_share(score) else ""
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
     for method, rows in sweep.groupby("method", sort=False):
         private = rows[~rows["epsilon"].isin(["0", "inf"]) & rows["epsilon_sound"].lt(math.inf)]
@@ -41,16 +42,16 @@ def draw(sweep: pd.DataFrame, path: Path) -> None:
             axes.axhline(row["mean"], color="gray", linestyle=style, label=f"{name}: {row['mean']:.1f}{unit}")
     axes.set_xscale("log")
     ticks = [e for e in sweep["epsilon_sound"].unique() if 0 < e < math.inf]
-    if first["task"] == "classification":
-        # ours come first: a tick that would be written over one of them is left out
-        ticks += [e for e in draw_published(axes, first["dataset"]) if all(abs(math.log(e / t)) > 0.2 for t in ticks)]
+    # ours come first: a tick that would be written over one of them is left out
+    curve = draw_published(axes, task.name, first["dataset"])
+    ticks += [e for e in curve if all(abs(math.log(e / t)) > 0.2 for t in ticks)]
     axes.set_xticks(ticks, [f"{t:.3g}" for t in ticks], minor=False)
     axes.minorticks_off()
     trials = int(sweep["trials"].max())
     bars_mean = "± one standard deviation" if trials > 1 else "95% interval of the test split"
     axes.set(
         xlabel="epsilon (sound; smaller is more private)",
-        ylabel=score,
+        ylabel=task.title_of(score),
         title=f"{first['dataset']}, {first['model']}   (bars: {bars_mean})",
     )
     axes.margins(x=0.07)
@@ -60,14 +61,14 @@ def draw(sweep: pd.DataFrame, path: Path) -> None:
     plt.close(figure)
 
 
-def draw_published(axes: plt.Axes, dataset: str) -> list[float]:
+def draw_published(axes: plt.Axes, task: str, dataset: str) -> list[float]:
     """The paper's curve for a dataset of its own; returns the epsilons it is drawn at.
 
     The axis is the sound epsilon, so each figure is drawn where the paper's noise really is, with its claim beside it.
     Where that noise is not known the curve has no place on this axis: at the claimed epsilon it would look as private
     as ours, which it is not.
     """
-    figures = published().curve(dataset)
+    figures = published().curve(task, dataset)
     known = [(sound, figure) for figure in figures if (sound := published().sound_epsilon(figure)) is not None]
     if known:
         axes.plot(

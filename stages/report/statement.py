@@ -3,6 +3,7 @@
 import math
 
 from stages.privacy.facts import Guarantee, TrainingFacts, round_up
+from stages.privacy.methods import METHODS
 
 
 def guarantee_tag(training: TrainingFacts) -> str:
@@ -29,14 +30,19 @@ def sound_epsilon(training: TrainingFacts) -> float:
     return g.epsilon if g and training.key == "os" and training.diagnostics is None else math.inf
 
 
+def has_guarantee(training: TrainingFacts) -> bool:
+    """Whether its weights are published without being asked for by name. The paper's convention has one, if weak."""
+    return sound_epsilon(training) < math.inf
+
+
 def paper_epsilon(training: TrainingFacts) -> float:
     """What the paper's convention would claim."""
     g = training.privacy.guarantee
     return g.epsilon_paper if g else float(training.privacy.target)
 
 
-def statement(training: TrainingFacts) -> str:
-    """Markdown, for whoever has to decide about the release of a model."""
+def statement(training: TrainingFacts, joint: str | None = None) -> str:
+    """Markdown, for whoever has to decide about the release of a model. `joint`: what all models together tell."""
     facts, g = training.privacy, training.privacy.guarantee
     title = f"# Privacy statement\n\nModel: `{training.cell}`\n\n"
     if facts.target == "0":
@@ -60,14 +66,14 @@ def statement(training: TrainingFacts) -> str:
             "**PRIVATE FIGURES ARE KEPT BESIDE THIS MODEL (unsafe_diagnostics): losses, norms and batch sizes of "
             "each step are in training.json. No bound holds for whoever sees them; what follows is for the weights.**"
         )
-    return title + "".join(f"{warning}\n\n" for warning in warnings) + _private(training, g)
+    return title + "".join(f"{warning}\n\n" for warning in warnings) + _private(training, g, joint)
 
 
-def _private(training: TrainingFacts, g: Guarantee) -> str:
+def _private(training: TrainingFacts, g: Guarantee, joint: str | None) -> str:
     by_pld = "not available for this sampler" if g.epsilon_pld is None else round_up(g.epsilon_pld, 6)
-    clipped, sampled = CLIPPED[training.privacy.method], SAMPLED[g.sampler]
-    second = g.tensorflow_privacy.statement if g.tensorflow_privacy else "no analysis of this sampler"
-    C = training.train["clip_norm"]
+    clipped, sampled = METHODS[training.privacy.method].clipped, SAMPLED[g.sampler]
+    second = round_up(g.tensorflow_privacy.epsilon, 6) if g.tensorflow_privacy else "no analysis of this sampler"
+    C = (training.train or {})["clip_norm"]
     return f"""\
 **The released weights are ({round_up(g.epsilon, 6)}, {round_up(g.delta, 6)})-differentially private.**
 
@@ -77,39 +83,46 @@ except with probability {round_up(g.delta, 3)}.
 
 | | |
 |---|---|
-| protected unit | one record: an image with all of its texts, or all rows of one `unit` of the data |
+| protected unit | one record: {training.unit} |
 | neighbours | two datasets that differ in one record, {_words(g.adjacency)} |
 | epsilon | {round_up(g.epsilon_rdp, 6)} by RDP, {by_pld} by PLD; the smaller is claimed |
+| second opinion | {_second_opinion(g)} |
 | delta | {round_up(g.delta, 6)} |
-| sampling | {sampled}: rate q = {g.q:.6g} of n = {g.n} records |
+| sampling | {sampled}: rate q = {g.q:.6g} of {_size(g)} |
 | clipping | {clipped}, to norm C = {C:g} over all trained parameters together |
 | noise | Gaussian, standard deviation sigma * C with sigma = {g.sigma:.6g} |
 | sensitivity | {g.sensitivity:g} C, so the noise multiplier relative to it is z = {g.z:.6g} |
 | steps | T = {g.steps} |
+| all models | {joint or "see the report: others may have been trained on the same records"} |
 | the paper's claim | {round_up(g.epsilon_paper, 6)} for the same noise: it takes the sensitivity to be C |
 
-**Taken to be public**: n, class names, prompts, initial weights, preprocessing, hyper-parameters, the test split.
+**Taken to be public**: {"" if g.adjacency == "add-or-remove" else "n, "}class names, prompts, initial weights,
+preprocessing, hyper-parameters, the test split.
 
 **Not covered**: choosing hyper-parameters on the private data; other models trained on the same data (the ledger adds
-them up: `python -m stages.privacy.ledger`); the time that training takes; evaluation on private data. The generator
-of the noise (AES-128 with a secret key) is taken to be unpredictable.
+them up: `python -m stages.ledger`); how long stages took, which Prefect shows and which depends on the data;
+evaluation on private data. The generator of the noise (AES-128 with a secret key) is taken to be unpredictable.
 
-TensorFlow Privacy (RDP; its "microbatching" is the sensitivity 2C) says:
-
-```
-{second.strip()}
-```
+TensorFlow Privacy's RDP epsilon for this noise: {second}. It calls the same accountant.
 """
 
 
+def _second_opinion(g: Guarantee) -> str:
+    """Of an accountant of another family (privacy/prv.py)."""
+    if g.second_opinion is None:
+        return "none: no accountant of another family has an analysis of this sampler"
+    o = g.second_opinion
+    return f"between {o.lower:.4g} and {round_up(o.upper, 4)} by the privacy loss itself ({o.accountant})"
+
+
+def _size(g: Guarantee) -> str:
+    return f"n records; n is secret, {g.n} stands for it" if g.adjacency == "add-or-remove" else f"n = {g.n} records"
+
+
 UNKNOWN = {
-    "ADD_OR_REMOVE_ONE": ("whether one record is in it", "with it as without it"),
-    "REPLACE_ONE": ("which of two records is in it", "with the one as with the other"),
-}
-CLIPPED = {
-    "batch": "the gradient of each batch's loss",
-    "group": "the gradient of the loss of each random group of a batch",
-    "example": "the gradient of each record's own loss",
+    "zero-out": ("whether one record is in it or an empty one in its place", "with it as without it"),
+    "add-or-remove": ("whether one record is in it", "with it as without it"),
+    "replace-one": ("which of two records is in it", "with the one as with the other"),
 }
 SAMPLED = {
     "poisson": "Poisson, each record independently in each step",

@@ -2,15 +2,19 @@
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
-from stages.evaluate.results import Metrics
+from stages import tasks
+from stages.errors import UserError
 from stages.keys import Cell
+from stages.privacy import secret
+from stages.privacy.claim import verify_training
 from stages.privacy.facts import TrainingFacts, round_up
 from stages.report.statement import guarantee_tag, paper_epsilon, sound_epsilon
+from stages.tasks.base.results import Metrics
 
 
 @dataclass(frozen=True)
@@ -23,11 +27,21 @@ class Outcome:
 
 
 def read_outcome(cell: Cell) -> Outcome:
-    return Outcome(cell, Metrics.read(cell.metrics_json), TrainingFacts.read(cell.training_json))
+    """Refuses a training whose claim is not that of its noise."""
+    training = TrainingFacts.read(cell.training_json)
+    verify_training(training)
+    if not cell.model_dir.is_dir() or training.weights != secret.digest_of(cell.model_dir):
+        raise UserError(f"{cell.model_dir} is not the model that {cell.training_json} is about; run: dvc repro")
+    return Outcome(cell, Metrics.read(cell.metrics_json), training)
 
 
-def summarise(outcomes: Iterable[Outcome]) -> pd.DataFrame:
-    """Seeds become trials. Of the scores, the primary one, times 100; `low` and `high` bound the error bar."""
+def summarise(
+    outcomes: Iterable[Outcome], together: Callable[[list[TrainingFacts]], float] | None = None
+) -> pd.DataFrame:
+    """Seeds become trials. Of the scores, the primary one, times 100; `low` and `high` bound the error bar.
+
+    `together` gives the epsilon of what is made of several models; without it, that of a mean is not known (NaN).
+    """
     groups: dict[tuple, list[Outcome]] = {}
     for o in outcomes:
         c = o.cell
@@ -51,6 +65,7 @@ def summarise(outcomes: Iterable[Outcome]) -> pd.DataFrame:
                 "method": method,
                 "epsilon": epsilon,
                 "epsilon_sound": sound_epsilon(weakest),
+                "epsilon_of_mean": together([o.training for o in trials]) if together else math.nan,
                 "epsilon_paper": paper_epsilon(first.training),
                 "delta": g.delta if g else math.nan,
                 "sigma": g.sigma if g else math.nan,
@@ -66,30 +81,36 @@ def summarise(outcomes: Iterable[Outcome]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def markdown(summary: pd.DataFrame) -> str:
-    """Table 1 of the paper, per model: rows epsilon (largest first), columns dataset and method."""
+def markdown(summary: pd.DataFrame, joint: Mapping[str, str] | None = None) -> str:
+    """Table 1 of the paper, per model: rows epsilon (largest first), columns dataset and method.
+
+    `joint` has, by dataset, what is to be said of all models together.
+    """
     parts = []
     for (task, model, score), table in summary.groupby(["task", "model", "score"], sort=False):
         columns = list(table[["dataset", "method"]].drop_duplicates().itertuples(index=False, name=None))
-        header = ["epsilon (target)", "sound epsilon"]
+        trials = int(table["trials"].max())
+        header = ["epsilon (target)", "sound epsilon", *([f"of the mean of {trials}"] if trials > 1 else [])]
         for dataset, method in columns:
             header += [f"{dataset} / {method}", "paper's epsilon"]
         lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
         for epsilon in sorted(table["epsilon"].unique(), key=float, reverse=True):
             row = table[table.epsilon == epsilon]
             cells = [epsilon_name(epsilon), round_up(row["epsilon_sound"].max(), 3)]
+            if trials > 1:
+                cells.append(round_up(row["epsilon_of_mean"].max(), 3))
             for dataset, method in columns:
                 cells += _cells(row[(row.dataset == dataset) & (row.method == method)])
             lines.append(f"| {' | '.join(cells)} |")
-        trials = int(table["trials"].max())
-        title = f"**{task}, {model}**: {score_name(score)} on the test split, {_trials(trials)}"
+        title = f"**{task}, {model}**: {tasks.named(task).title_of(score)} on the test split, {_trials(trials)}"
         parts.append("\n".join([title, "", *lines]))
     note = (
         "Sound epsilon: the largest of its row, with sensitivity 2C (C for `example` under Poisson sampling), by the "
         "better of RDP and PLD. Paper's epsilon: what the paper's convention (sensitivity C, RDP) would claim for the "
-        "same noise."
+        "same noise. Scores of a non-private row are functions of the private data that no epsilon covers."
     )
-    return "\n\n".join([*parts, *not_sound(summary), note]) + "\n"
+    together = [f"{dataset}: {sentence}." for dataset, sentence in (joint or {}).items()]
+    return "\n\n".join([*parts, *not_sound(summary), note, *together]) + "\n"
 
 
 def not_sound(summary: pd.DataFrame) -> list[str]:
@@ -108,11 +129,6 @@ def _cells(chosen: pd.DataFrame) -> list[str]:
 
 def epsilon_name(epsilon: str) -> str:
     return {"0": "0 (zero-shot)", "inf": "inf (non-private)"}.get(epsilon, epsilon)
-
-
-def score_name(score: str) -> str:
-    """Of a score times 100."""
-    return "CIDEr x 100" if score == "cider" else f"{score.replace('_', ' ')} in %"
 
 
 def _trials(count: int) -> str:

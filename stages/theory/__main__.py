@@ -5,29 +5,24 @@ Writes theory/points.json (every trial), theory/exponents.json, theory/table.md 
     dvc repro theory
 """
 
-import argparse
 import dataclasses
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
-from stages import params
+from stages import commands, params
 from stages.atomic import new_folder, write_json
 from stages.errors import run
 from stages.theory import report
+from stages.theory.report import FOLDER
 from stages.theory.study import Point, Setting, measure, settings
-
-FOLDER = Path("theory")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.theory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.parser("stages.theory", __doc__)
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="points at a time (default: all cores)")
     args = parser.parse_args()
     config = params.load().theory

@@ -10,7 +10,9 @@ import functools
 import math
 
 from stages.privacy.accounting import Plan, calibrate_rdp
-from stages.privacy.mechanism import BatchClipping, GroupClipping, Mechanism
+from stages.privacy.mechanism import Mechanism
+from stages.privacy.methods.batch import BatchClipping
+from stages.privacy.methods.group import GroupClipping
 from stages.privacy.sampling import PoissonSampling
 
 

@@ -13,7 +13,7 @@ import torch
 
 from stages.privacy.accounting import Plan
 from stages.privacy.gradients import clip_factors, grid_of
-from stages.privacy.mechanism import GroupClipping
+from stages.privacy.methods.group import GroupClipping
 from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
 from stages.theory.linear import penalty_gradient

@@ -28,13 +28,13 @@ def line(points: Sequence[Point], exponents: Sequence[Exponent], label: str, pat
             its = [p for p in its if p.setting.n == max(q.setting.n for q in its)]
         for term in its[0].terms:
             values = [p.terms[term] for p in its]
-            style = {"linestyle": TERMS[term], "color": COLOURS[method], "alpha": 0.4}
-            axes.plot([p.setting.x for p in its], values, label=f"bound: {term} ({method})", **style)
+            (drawn,) = axes.plot([p.setting.x for p in its], values, label=f"bound: {term} ({method})")
+            drawn.set(linestyle=TERMS[term], color=COLOURS[method], alpha=0.4)
     for exponent in exponents:
         axes.plot([], [], " ", label=f"{exponent.of}: {exponent.fitted:.2f} (theorem {exponent.predicted:g})")
-    errors = [np.mean(p.error) for p in points]
+    errors = [float(np.mean(p.error)) for p in points]
     axes.set(xscale="log", yscale="log", xlabel=label, ylabel="error")
-    axes.set_ylim(min(errors) / 3, 3 * max(*errors, *(v for p in points for v in p.terms.values())))
+    axes.set_ylim(min(errors) / 3, 3 * max([*errors, *(v for p in points for v in p.terms.values())]))
     _finish(figure, axes, path)
 
 

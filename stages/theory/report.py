@@ -4,12 +4,14 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from stages import markdown
 from stages.atomic import write_json
 from stages.params import Theory
 from stages.theory import draw, slips
 from stages.theory.fit import FEWEST, Exponent, fit
 from stages.theory.study import Point
 
+FOLDER = Path("theory")
 LINES = {  # series, method: (name, the theorem's exponent)
     ("n epsilon", "group"): ("privacy cost in n epsilon, group", -0.5),
     ("epsilon", "group"): ("privacy cost in epsilon, group", -0.5),
@@ -53,18 +55,16 @@ def exponents(points: Sequence[Point]) -> list[Exponent]:
 
 def exponent_table(everywhere: list[Exponent], within: list[Exponent]) -> str:
     kept = {e.of: e for e in within}
-    rows = [
-        "| exponent of the | theorem | fitted | 95% interval | points, decades | agrees | where all conditions hold |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    header = ["exponent of the", "theorem", "fitted", "95% interval", "points, decades", "agrees"]
+    rows = []
     for e in everywhere:
         also = kept.get(e.of)
         there = f"{also.fitted:.3f} ({also.low:.3f} to {also.high:.3f}), {also.points} points" if also else "-"
         interval = f"{e.low:.3f} to {e.high:.3f}"
         agrees = "yes" if e.agrees else "**no**"
         size = f"{e.points}, {e.decades:g}"
-        rows.append(f"| {e.of} | {e.predicted:g} | {e.fitted:.3f} | {interval} | {size} | {agrees} | {there} |")
-    return "\n".join(rows)
+        rows.append((e.of, f"{e.predicted:g}", f"{e.fitted:.3f}", interval, size, agrees, there))
+    return markdown.table([*header, "where all conditions hold"], rows)
 
 
 def pictures(folder: Path, points: Sequence[Point], fitted: list[Exponent]) -> None:
@@ -80,6 +80,21 @@ def pictures(folder: Path, points: Sequence[Point], fitted: list[Exponent]) -> N
     draw.clips([p for p in points if p.setting.series == "clip norm"], folder / "clip-norm.png")
 
 
+def point_table(points: Sequence[Point], config: Theory) -> str:
+    header = ["series", "method", "x", "n", "epsilon", "T", "sigma", "C", "eta", "clipped", "error"]
+    rows = []
+    for p in points:
+        s, error = p.setting, f"{sum(p.error) / len(p.error):.4f}"
+        where = (s.series, s.method, f"{s.x:.4g}", f"{s.n:,}")
+        if s.method == "none":
+            rows.append((*where, "inf", *5 * "-", error, "none"))
+            continue
+        constant = p.sigma * s.epsilon / (config.sampling_rate * math.sqrt(p.steps * math.log(1 / s.delta)))
+        noise = (f"{s.epsilon:g}", f"{p.steps:,}", f"{p.sigma:.3g}", f"{constant:.2f}")
+        rows.append((*where, *noise, f"{p.eta:.3g}", f"{p.clipped:.1%}", error, "; ".join(p.unmet) or "none"))
+    return markdown.table([*header, "conditions not met"], rows)
+
+
 def _file(series: str) -> str:
     return series.replace("log(1/delta)", "delta").replace(" ", "-")
 
@@ -88,20 +103,10 @@ def _pages(table: str, points: Sequence[Point], config: Theory):
     yield f"# The theorem, measured\n\n{config.trials} trials a point; intervals: bootstrap over trials.\n\n{table}\n"
     yield "## Points\n"
     yield "C is the constant of sigma = C q sqrt(T log(1/delta)) / epsilon with the accountant's sigma.\n"
-    yield "| series | method | x | n | epsilon | T | sigma | C | eta | clipped | error | conditions not met |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
-    for p in points:
-        s, error = p.setting, sum(p.error) / len(p.error)
-        where = f"{s.series} | {s.method} | {s.x:.4g} | {s.n:,}"
-        if s.method == "none":
-            yield f"| {where} | inf | - | - | - | - | - | {error:.4f} | none |"
-            continue
-        constant = p.sigma * s.epsilon / (config.sampling_rate * math.sqrt(p.steps * math.log(1 / s.delta)))
-        facts = f"{s.epsilon:g} | {p.steps:,} | {p.sigma:.3g} | {constant:.2f} | {p.eta:.3g} | {p.clipped:.1%}"
-        yield f"| {where} | {facts} | {error:.4f} | {'; '.join(p.unmet) or 'none'} |"
+    yield point_table(points, config)
     yield "\n## Slips of the paper\n"
     yield "The proposition's noise does not depend on the batch size b, and the sensitivity 2c does not either:\n"
-    yield from slips.sigma_table(config.sampling_rate, config.epsilon, config.delta)
+    yield slips.sigma_table(config.sampling_rate, config.epsilon, config.delta)
     yield "\nThe ratio grows with b, so with b = nu n no constant repairs it. Others:\n"
     yield from (f"- {slip}" for slip in slips.OTHERS)
     yield ""

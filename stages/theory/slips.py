@@ -1,10 +1,10 @@
 """Where the paper's Section 5 and appendix say something that numbers contradict, each with the numbers."""
 
 import math
-from collections.abc import Iterator
 
+from stages import markdown
 from stages.privacy.accounting import Plan, calibrate_rdp, epsilon_rdp
-from stages.privacy.mechanism import BatchClipping
+from stages.privacy.methods.batch import BatchClipping
 from stages.privacy.sampling import PoissonSampling
 
 
@@ -21,14 +21,16 @@ def noise_needed(n: int, batch_size: int, steps: int, epsilon: float, delta: flo
     return claimed, really, needed
 
 
-def sigma_table(rate: float, epsilon: float, delta: float) -> Iterator[str]:
-    yield "| n | b | the proposition's sigma | its epsilon in truth | sigma that is needed | ratio |"
-    yield "|---|---|---|---|---|---|"
+def sigma_table(rate: float, epsilon: float, delta: float) -> str:
+    header = ["n", "b", "the proposition's sigma", "its epsilon in truth", "sigma that is needed", "ratio"]
+    rows = []
     steps = math.ceil(epsilon / rate**2)
     for n in (1_000, 10_000, 100_000):
         batch_size = round(rate * n)
         claimed, really, needed = noise_needed(n, batch_size, steps, epsilon, delta)
-        yield f"| {n:,} | {batch_size:,} | {claimed:.2g} | {really:.2g} | {needed:.3g} | {needed / claimed:,.0f} |"
+        facts = (f"{claimed:.2g}", f"{really:.2g}", f"{needed:.3g}", f"{needed / claimed:,.0f}")
+        rows.append((f"{n:,}", f"{batch_size:,}", *facts))
+    return markdown.table(header, rows)
 
 
 OTHERS = (

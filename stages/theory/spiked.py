@@ -40,7 +40,7 @@ class Spiked:
         bases = [np.linalg.qr(rng.standard_normal((trials, d, self.r))).Q for d in (self.d1, self.d2)]
         seen = [self._seen(rng, z, basis) for basis in bases]
         population = (bases[0] * variances) @ bases[1].swapaxes(1, 2)
-        return Sample(*map(torch.from_numpy, seen), torch.from_numpy(population))
+        return Sample(torch.from_numpy(seen[0]), torch.from_numpy(seen[1]), torch.from_numpy(population))
 
     def _seen(self, rng: np.random.Generator, z: np.ndarray, basis: np.ndarray) -> np.ndarray:
         d = basis.shape[1]

@@ -7,23 +7,20 @@ The first form does the second by itself where compute.processes in params.yaml 
 goes on where it was: give the same command again.
 """
 
-import argparse
 import os
 
-from stages import params
+from stages import commands, params
+from stages.distributed import processes
+from stages.distributed.ranks import Ranks
 from stages.errors import run
 from stages.keys import ON_FROZEN_TOWERS, Cell
 from stages.models.encoder import device_of
 from stages.privacy.facts import PrivacyFacts
-from stages.privacy.ranks import Ranks
-from stages.train import processes
 from stages.train.cell import fine_tune, keep_initial
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m stages.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.parser("stages.train", __doc__)
     parser.add_argument("--cell", required=True, help="task/dataset/model/method/eps-E/seed-S")
     cell, p = Cell.parse(parser.parse_args().cell), params.load()
     facts = PrivacyFacts.read(cell.privacy_json)

@@ -9,12 +9,15 @@ from dataclasses import asdict, dataclass
 import torch
 
 from stages import params
+from stages.distributed.handover import shared_secret
+from stages.distributed.ranks import Ranks
 from stages.errors import UserError
 from stages.keys import Cell
 from stages.privacy.accounting import Plan
+from stages.privacy.facts import delta_of
 from stages.privacy.ledger import Charge, Ledger
 from stages.privacy.randomness import Key
-from stages.privacy.ranks import Ranks
+from stages.privacy.records import Records
 from stages.train.checkpoints import Checkpoint, UnfinishedRun
 
 
@@ -29,7 +32,7 @@ class Beginning:
 
 @contextmanager
 def begun(
-    cell: Cell, privacy: params.Privacy, plan: Plan, same: dict, data_hash: str, ranks: Ranks
+    cell: Cell, privacy: params.Privacy, plan: Plan, same: dict, records: Records, ranks: Ranks
 ) -> Iterator[Beginning]:
     """Charged once, however often it is begun. `same` is what a run that goes on must share with the one begun."""
     charge = charge_of(cell, privacy, plan)
@@ -41,13 +44,13 @@ def begun(
     with ExitStack() as stack:
         try:
             run = stack.enter_context(UnfinishedRun.open(cell, facts, choose_key(cell, privacy)))
-            write_ahead(run, charge, data_hash, privacy)
+            write_ahead(run, charge, records, privacy)
         except UserError:
             ranks.told_by_first({"error": True})
             raise
         found = run.newest() or Checkpoint(0, {})
-        about = {"facts": facts, "origin": run.key.origin, "secret": run.key.secret.hex(), "step": found.step}
-        ranks.told_by_first(about)
+        ranks.told_by_first({"facts": facts, "origin": run.key.origin, "step": found.step})
+        shared_secret(ranks, run.key.secret)
         if found.step:
             print(f"going on after step {found.step} of {plan.steps}", file=sys.stderr)
         yield Beginning(run.key, found.step, run, found.tensors, found.figures)
@@ -58,8 +61,9 @@ def _as_told(ranks: Ranks, facts: dict) -> Beginning:
     if "error" in told:
         sys.exit(2)  # the first process has said why
     if told["facts"] != facts:
+        shared_secret(ranks, None)  # the first one waits for it
         raise UserError(f"process {ranks.rank} has other data, values or initial weights than the first one")
-    return Beginning(Key(told["origin"], bytes.fromhex(told["secret"])), told["step"])
+    return Beginning(Key(told["origin"], shared_secret(ranks, None)), told["step"])
 
 
 def charge_of(cell: Cell, privacy: params.Privacy, plan: Plan) -> Charge:
@@ -74,14 +78,15 @@ def charge_of(cell: Cell, privacy: params.Privacy, plan: Plan) -> Charge:
         clip_norm=plan.mechanism.clip_norm,
         z=plan.z if cell.is_private else 0.0,
         sampler=privacy.sampling,
+        neighbours=plan.sampling.neighbours and plan.sampling.neighbours.value,
     )
 
 
-def write_ahead(run: UnfinishedRun, charge: Charge, data_hash: str, privacy: params.Privacy) -> None:
-    """Charge the whole planned run to the data's ledger; over budget, nothing starts and nothing is left behind."""
-    delta = privacy.delta_or_none or 1 / (2 * charge.n)
+def write_ahead(run: UnfinishedRun, charge: Charge, records: Records, privacy: params.Privacy) -> None:
+    """Charge the whole planned run to the records; over budget, nothing starts and nothing is left behind."""
+    delta = delta_of(privacy.delta, charge.n)
     try:
-        Ledger(data_hash).charge(run.id, charge, delta, privacy.budget)
+        Ledger().charge(run.id, charge, records, delta, privacy.budget)
     except UserError:
         if run.is_new:
             run.finish()

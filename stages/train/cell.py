@@ -3,11 +3,18 @@
 import math
 import statistics
 from collections import defaultdict
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 
 from stages import params
 from stages.atomic import new_folder, write_json
+from stages.data.manifest import Manifest
+from stages.data.prepared import PreparedSplit, require_unchanged
+from stages.data.rows import Labels
+from stages.distributed.ranks import Ranks
+from stages.distributed.shards import is_split, shard, whole
 from stages.errors import UserError
 from stages.keys import ON_FROZEN_TOWERS, WITH_ADAPTERS, Cell, data_dir, features_dir, initial_model_dir
 from stages.models import saved
@@ -17,18 +24,20 @@ from stages.models.features import Features
 from stages.models.heads import Heads
 from stages.models.objectives import OBJECTIVES, objective_of
 from stages.models.parts import merge_adapters, trainable_parameters
-from stages.prepare.format import Manifest, PreparedSplit
+from stages.privacy import secret
 from stages.privacy.accounting import Plan
-from stages.privacy.facts import PrivacyFacts, TrainingFacts
+from stages.privacy.claim import verify
+from stages.privacy.facts import PrivacyFacts, TrainingFacts, delta_of
 from stages.privacy.gradients import Diagnostics
-from stages.privacy.mechanism import METHODS, Mechanism
-from stages.privacy.ranks import Ranks
-from stages.privacy.sampling import SAMPLERS
-from stages.privacy.shards import is_split, shard, whole
+from stages.privacy.mechanism import Mechanism
+from stages.privacy.methods import METHODS
+from stages.privacy.records import Records
+from stages.privacy.sampling import sampling_of
+from stages.privacy.uncommitted import require_lock_uncommitted
 from stages.train.beginning import begun
 from stages.train.checkpoints import WRITING_FAILED
 from stages.train.keeper import Keeper, stops_between_steps
-from stages.train.loop import train
+from stages.train.loop import Execution, Learner, train
 from stages.train.state import restore
 
 
@@ -36,13 +45,14 @@ def keep_initial(cell: Cell, facts: PrivacyFacts) -> None:
     """Epsilon 0: nothing is trained."""
     initial = saved.sha256(initial_model_dir(cell.model))
     nothing = TrainingFacts(
-        cell=str(cell), privacy=facts, train=None, trained_parameters=0, initial_model=initial, key="none"
+        cell=str(cell), privacy=facts.of_a_model(), train=None, trained_parameters=0, initial_model=initial, key="none"
     )
     write_outputs(cell, None, nothing)
 
 
 def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -> None:
     """Train, and write the outputs; goes on with a training that was interrupted."""
+    records = charged_records(data_dir(cell.dataset))
     t, data = p.train.on(cell.dataset), PreparedSplit(data_dir(cell.dataset), "train")
     method, manifest = t.methods[cell.method], Manifest.read(data_dir(cell.dataset))
     plan = plan_of(cell, p, facts, data.units)
@@ -52,69 +62,75 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
     keeps_figures = p.privacy.unsafe_diagnostics and cell.is_private
     refuse_what_processes_cannot(ranks, method, keeps_figures)
 
-    encoder, images = what_sees(cell, method, data, manifest, initial)
-    model = encoder.model.to(device_of(p.compute.device))
-    special = speed_up(model, p.compute)
-    parameters = trainable_parameters(model, method.trainable, method.lora_rank, cell.seed)
-    count = sum(parameter.numel() for parameter in parameters.values())
-    if ranks.sharded:
-        shard(model, parameters, device_of(p.compute.device), ranks.world)
-        parameters = {name: q for name, q in model.named_parameters() if name in parameters}
-    optimizer = adamw(parameters, method.lr, t)
-    objective = objective_of(method.loss, encoder, parameters, manifest.labels, t.precision == "bf16", special)
+    encoder, images = encoder_and_images(cell, method, data, manifest, initial)
+    learner, reader = learner_of(cell, p, encoder, manifest.labels, ranks), BatchReader(data, images)
     same = {"train": used, "initial_model": initial, "data": manifest.data_hash, "diagnostics": keeps_figures}
     # Last: what can fail before the first step has not failed, and now the run is charged.
-    with begun(cell, p.privacy, plan, same, manifest.train.sha256, ranks) as begin:
+    with begun(cell, p.privacy, plan, same, records, ranks) as begin:
         figures = defaultdict(list, begin.figures or {}) if keeps_figures else None
         if begin.step:
-            restore(begin.tensors, parameters, optimizer, ranks)
+            restore(begin.tensors, learner.parameters, learner.optimizer, ranks)
         with stops_between_steps() as asked:
-            keeper = Keeper(
-                begin.run, parameters, optimizer, ranks, 60 * p.compute.checkpoint_minutes, asked, plan.steps
-            )
-            train(
-                model,
-                parameters,
-                optimizer,
-                objective,
-                BatchReader(data, images),
-                plan.sampling,
-                plan.steps,
-                plan.mechanism if cell.is_private else None,
-                begin.key,
+            every = 60 * p.compute.checkpoint_minutes
+            keeper = Keeper(begin.run, learner.parameters, learner.optimizer, ranks, every, asked, plan.steps)
+            how = Execution(
                 p.compute.records_at_once,
-                watch=None if figures is None else lambda step: keep(step, figures),
-                ranks=ranks,
+                ranks,
                 done=begin.step,
                 after=lambda done: keeper(done, figures),
+                watch=None if figures is None else lambda step: keep(step, figures),
             )
-        trained = {name: whole(q.detach()) for name, q in parameters.items()}
-        if not ranks.is_first:
-            return
+            train(learner, reader, plan, begin.key, how, private=cell.is_private)
+        trained = {name: whole(q.detach()) for name, q in learner.parameters.items()}
+        if begin.run is None:
+            return  # the first process has it
+        model = learner.model
         if ranks.sharded:
-            model = what_sees(cell, method, data, manifest, initial)[0].model
-            parameters = trainable_parameters(model, method.trainable, method.lora_rank, cell.seed)
-            for name, q in parameters.items():
+            model = encoder_and_images(cell, method, data, manifest, initial)[0].model
+            for name, q in trainable_parameters(model, method.trainable, method.lora_rank, cell.seed).items():
                 q.data.copy_(trained[name])
         if method.trainable in WITH_ADAPTERS:
             merge_adapters(model)
         training = TrainingFacts(
             cell=str(cell),
-            privacy=facts,
+            privacy=facts.of_a_model(),
             train=used,
-            trained_parameters=count,
+            trained_parameters=sum(tensor.numel() for tensor in trained.values()),
             initial_model=initial,
             key=begin.key.origin,
+            run=begin.run.id,
+            unit=manifest.unit,
             diagnostics=figures,
         )
         write_outputs(cell, model, training)
         begin.run.finish()
 
 
+def learner_of(cell: Cell, p: params.Params, encoder: Encoder, labels: Labels | None, ranks: Ranks) -> Learner:
+    t, device = p.train.on(cell.dataset), device_of(p.compute.device)
+    method, model = t.methods[cell.method], encoder.model.to(device)
+    special = speed_up(model, p.compute)
+    parameters = trainable_parameters(model, method.trainable, method.lora_rank, cell.seed)
+    if ranks.sharded:
+        shard(model, parameters, device, ranks.world)
+        parameters = {name: q for name, q in model.named_parameters() if name in parameters}
+    objective = objective_of(method.loss, encoder, parameters, labels, t.precision == "bf16", special)
+    return Learner(model, parameters, adamw(parameters, method.lr, t), objective)
+
+
+def charged_records(folder: Path) -> Records:
+    """Whom the training will be charged to: the records of data that are what was prepared, in the ledger they name."""
+    require_lock_uncommitted()
+    secret.require(Manifest.read(folder).ledger, str(folder))
+    require_unchanged(folder)
+    return Records.read(folder)
+
+
 def write_outputs(cell: Cell, model: torch.nn.Module | None, training: TrainingFacts) -> None:
     try:
         with new_folder(cell.model_dir) as folder:
             saved.save_changes(model, initial_model_dir(cell.model), folder)
+        training = training.model_copy(update={"weights": secret.digest_of(cell.model_dir)})
         write_json(cell.training_json, training.model_dump())
     except WRITING_FAILED as error:
         raise UserError(
@@ -123,7 +139,7 @@ def write_outputs(cell: Cell, model: torch.nn.Module | None, training: TrainingF
         ) from None
 
 
-def what_sees(
+def encoder_and_images(
     cell: Cell, method: params.Method, data: PreparedSplit, manifest: Manifest, initial: str
 ) -> tuple[Encoder, Images]:
     """The initial model and its view of the images: what frozen towers made of them, or the pixels."""
@@ -131,7 +147,7 @@ def what_sees(
     if method.trainable in ON_FROZEN_TOWERS:
         features = Features(features_dir(cell.dataset, cell.model))
         features.require(manifest.data_hash, initial)
-        return features.encoder(saved.heads(folder)), features.images("train")
+        return features.encoder(saved.heads(folder) or {}), features.images("train")
     encoder = saved.load(folder)
     return encoder, decoded(data, encoder)
 
@@ -139,7 +155,7 @@ def what_sees(
 def adamw(parameters: dict[str, torch.nn.Parameter], lr: float, t: params.Train) -> torch.optim.AdamW:
     """Tensors that are split among processes and those that are not cannot be updated in one go."""
     groups = [[q for q in parameters.values() if is_split(q) is split] for split in (False, True)]
-    settings = {"lr": lr, "betas": t.betas, "eps": t.eps, "weight_decay": t.weight_decay}
+    settings: dict[str, Any] = {"lr": lr, "betas": t.betas, "eps": t.eps, "weight_decay": t.weight_decay}
     return torch.optim.AdamW([{"params": group} for group in groups if group], **settings)
 
 
@@ -152,7 +168,7 @@ def refuse_what_processes_cannot(ranks: Ranks, method: params.Method, keeps_figu
         raise UserError("unsafe_diagnostics is not supported with several processes; set compute.processes to 1")
 
 
-def speed_up(model: torch.nn.Module, compute: params.Compute) -> bool:
+def speed_up(model: Any, compute: params.Compute) -> bool:
     """As compute asks; whether the model is now of a kind that vmap cannot take."""
     if isinstance(model, Heads):
         return False  # two matrices: nothing to gain
@@ -164,21 +180,26 @@ def speed_up(model: torch.nn.Module, compute: params.Compute) -> bool:
 
 
 def plan_of(cell: Cell, p: params.Params, facts: PrivacyFacts, n: int) -> Plan:
-    """What will be done. A calibration that was made for anything else is refused."""
+    """What will be done. A calibration that was made for anything else is refused. A secret n does not enter it."""
     method, g = p.train.on(cell.dataset).methods[cell.method], facts.guarantee
-    sampling = SAMPLERS[p.privacy.sampling](n, method.batch_size)
+    public_n = p.privacy.public_n.get(cell.dataset)
+    sampling = sampling_of(p.privacy.sampling, n, method.batch_size, public_n)
     mechanism = mechanism_of(cell.method, method, g.sigma if g else 0.0)
-    plan = Plan(sampling, mechanism, method.steps or sampling.steps(method.epochs))
-    planned = (facts.target, facts.method, g and (g.n, g.batch_size, g.steps, g.sensitivity, g.sampler))
-    needed = (n, method.batch_size, plan.steps, plan.factor, p.privacy.sampling) if cell.is_private else None
-    if planned != (cell.epsilon, cell.method, needed):
+    plan = Plan(sampling, mechanism, method.steps or sampling.steps(cast(float, method.epochs)))
+    planned = g and (g.n, g.batch_size, g.steps, g.sensitivity, g.adjacency, g.sampler, g.delta, g.convention)
+    needed: tuple[object, ...] | None = None
+    if cell.is_private:
+        needed = (sampling.n, sampling.batch_size, plan.steps, plan.factor, sampling.adjacency.value)
+        needed += (p.privacy.sampling, delta_of(p.privacy.delta, sampling.n), p.privacy.convention)
+    made_for = (facts.target, facts.dataset, facts.method, facts.public_n, planned)
+    if made_for != (cell.epsilon, cell.dataset, cell.method, public_n, needed):
         raise UserError(f"{cell.privacy_json} was made for other data, values or another cell; run: dvc repro")
+    verify(facts, plan)
     return plan
 
 
 def mechanism_of(name: str, method: params.Method, sigma: float) -> Mechanism:
-    own = {"groups": method.groups} if isinstance(method, params.GroupMethod) else {}
-    mechanism = METHODS[name](clip_norm=method.clip_norm, sigma=sigma, **own)
+    mechanism = METHODS[name].planned(method.model_dump(), sigma)
     mechanism.accept(method.loss, OBJECTIVES[method.loss].is_sum_over_records)
     return mechanism
 

@@ -1,4 +1,4 @@
-"""A training that is not finished, on disk: what a crash must not lose (privacy.md sections 4 and 5).
+"""A training that is not finished, on disk: what a crash must not lose (stages/privacy/README.md sections 4 and 5).
 
     checkpoints/CELL/run.json             the run's id in the ledger, and the facts that a resumed run must share
     checkpoints/CELL/key                  its secret key; only its owner can read it
@@ -12,24 +12,26 @@ no output of DVC and is deleted with the last step. It must not leave the machin
 private.
 """
 
-import fcntl
 import hashlib
 import json
 import secrets
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from filelock import Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from stages.atomic import TEMPORARY, new_file, new_folder, write_json
 from stages.errors import UserError
 from stages.keys import Cell
+from stages.locks import file_lock
 from stages.privacy.randomness import Key
 
 KEPT = 2  # checkpoints: if the newest cannot be read, there is the one before
@@ -66,7 +68,7 @@ class UnfinishedRun:
 
     @classmethod
     def _new(cls, folder: Path, facts: Mapping, key: Key) -> "UnfinishedRun":
-        record = {"id": secrets.token_hex(8), "key": [key.origin, key.id], "facts": facts}
+        record: dict[str, Any] = {"id": secrets.token_hex(8), "key": [key.origin, key.id], "facts": facts}
         try:
             with new_folder(folder) as new:
                 key.keep(new / "key")
@@ -76,7 +78,7 @@ class UnfinishedRun:
         return cls(folder, record["id"], key, is_new=True)
 
     @classmethod
-    def _begun(cls, folder: Path, facts: dict) -> "UnfinishedRun | None":
+    def _begun(cls, folder: Path, facts: Mapping) -> "UnfinishedRun | None":
         try:
             record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
             key = Key.kept(folder / "key", record["key"][0])
@@ -98,7 +100,7 @@ class UnfinishedRun:
         return cls(folder, record["id"], key, is_new=False)
 
     def newest(self) -> Checkpoint | None:
-        """The last one that is whole; one that is not is told of and passed over."""
+        """The last one that is whole; one that is not is reported and passed over."""
         for step in sorted(self._steps(), reverse=True):
             try:
                 about = json.loads((self.folder / f"step-{step}.json").read_text(encoding="utf-8"))
@@ -114,7 +116,7 @@ class UnfinishedRun:
         return None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """A failure (a full disk) is told and costs nothing but the time since the last checkpoint."""
+        """A failure (a full disk) is reported and costs nothing but the time since the last checkpoint."""
         name = self.folder / f"step-{checkpoint.step}"
         try:
             with new_file(name.with_suffix(".safetensors")) as temporary:
@@ -140,7 +142,7 @@ class UnfinishedRun:
         return [int(path.stem.removeprefix("step-")) for path in self.folder.glob("step-*.json")]
 
 
-def _differences(before: dict, now: dict) -> Iterator[str]:
+def _differences(before: Mapping, now: Mapping) -> Iterator[str]:
     for name in {**before, **now}:
         old, new = before.get(name), now.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
@@ -150,17 +152,13 @@ def _differences(before: dict, now: dict) -> Iterator[str]:
             yield "the data have changed" if name == "data" else f"{name} was {old!r} and is {new!r}"
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """The lock is the system's: it ends with the process that has it, however that ends."""
+def _locked(folder: Path) -> AbstractContextManager:
     folder.parent.mkdir(parents=True, exist_ok=True)
     path = folder.parent / f"{folder.name}.lock"
-    with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"this cell is being trained by another process, which holds {path}") from None
-        yield
+    try:
+        return file_lock(path, wait=False).acquire()
+    except Timeout:
+        raise UserError(f"this cell is being trained by another process, which holds {path}") from None
 
 
 def _start_anew(folder: Path) -> str:

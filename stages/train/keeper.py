@@ -8,9 +8,11 @@ from contextlib import contextmanager
 
 import torch
 
-from stages.privacy.ranks import Ranks
+from stages.distributed.ranks import Ranks
 from stages.train.checkpoints import Checkpoint, UnfinishedRun
 from stages.train.state import snapshot
+
+ONE_REQUEST_SECONDS = 1.0  # a signal to all processes of a job comes once more from the one that started this
 
 
 class Keeper:
@@ -39,7 +41,7 @@ class Keeper:
         if save:
             tensors = snapshot(self._parameters, self._optimizer)
             if self._run is not None:
-                self._run.save(Checkpoint(done, tensors, figures and dict(figures)))
+                self._run.save(Checkpoint(done, tensors, None if figures is None else dict(figures)))
             self._last = time.monotonic()
         if stop:
             if self._run is not None:
@@ -53,12 +55,12 @@ class Keeper:
 @contextmanager
 def stops_between_steps() -> Iterator[Callable[[], bool]]:
     """SIGTERM and Ctrl-C ask for a stop after the step that is being made; a second time, they stop at once."""
-    asked = []
+    asked: list[float] = []
 
     def ask(number: int, frame: object) -> None:
-        if asked:
+        if asked and time.monotonic() - asked[0] > ONE_REQUEST_SECONDS:
             raise KeyboardInterrupt
-        asked.append(number)
+        asked.append(time.monotonic())
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

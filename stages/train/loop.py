@@ -1,18 +1,22 @@
 """Algorithm 1: sample, gradient of each clip unit, clip, noise, step. Nothing else sees the private data.
 
 What leaves this module is the trained weights. Losses, norms and batch sizes are functions of the private data: they
-are neither logged nor kept, unless the caller gives a `watch` for them (privacy.md section 1).
+are neither logged nor kept, unless the caller gives a `watch` for them (stages/privacy/README.md section 1).
 """
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from tqdm import trange
 
+from stages.distributed.ranks import ALONE, Part, Ranks
+from stages.distributed.shards import local, part_of, place
 from stages.models.batches import BatchReader
 from stages.privacy import factored
+from stages.privacy.accounting import Plan
 from stages.privacy.gradients import (
     Diagnostics,
     Objective,
@@ -25,66 +29,70 @@ from stages.privacy.gradients import (
 from stages.privacy.mechanism import Mechanism
 from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
-from stages.privacy.ranks import ALONE, Part, Ranks
-from stages.privacy.sampling import Sampling
-from stages.privacy.shards import local, part_of, place
 
 LOGIT_SCALE_RANGE = (-math.inf, math.log(100))  # as in CLIP; public constants applied after the noise
 
 
-def train(
-    model: torch.nn.Module,
-    parameters: Mapping[str, torch.nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-    objective: Objective,
-    reader: BatchReader,
-    sampling: Sampling,
-    steps: int,
-    mechanism: Mechanism | None,
-    key: Key,
-    at_once: int,
-    watch: Callable[[Diagnostics], None] | None = None,
-    ranks: Ranks = ALONE,
-    done: int = 0,
-    after: Callable[[int], None] | None = None,
-) -> None:
-    """Run T steps in place, of which `done` were made before; `after` is told how many are done.
+@dataclass(frozen=True)
+class Learner:
+    """What is trained: the model in place, and of it only `parameters`."""
 
-    `mechanism` None is non-private training: the gradient of the whole batch, as it is.
-    """
+    model: torch.nn.Module
+    parameters: Mapping[str, torch.nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    objective: Objective
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the steps are computed and looked at. No setting here changes what a step is."""
+
+    at_once: int  # records through the model together
+    ranks: Ranks = ALONE
+    done: int = 0  # so many steps were made before
+    after: Callable[[int], None] | None = None  # called after each step, with how many are done
+    watch: Callable[[Diagnostics], None] | None = None  # given what is private in each step
+
+
+def train(learner: Learner, reader: BatchReader, plan: Plan, key: Key, how: Execution, *, private: bool) -> None:
+    """Run the steps of the plan. Without `private`, each takes the gradient of the whole batch as it is."""
+    model, parameters, objective = learner.model, learner.parameters, learner.objective
+    mechanism, steps, ranks = plan.mechanism if private else None, plan.steps, how.ranks
     fixed = _not_trained(model, parameters)
     # No dropout: features must be the same in both passes of a batch in pieces. Batch normalisation keeps its public
     # averages: they would carry private data without noise.
     model.eval()
     hidden = None if ranks.is_first else True  # one progress bar, in a terminal
-    for t in trange(done, steps, initial=done, total=steps, desc="train", unit=" steps", disable=hidden):
-        drawn = sampling.sample(key, t)  # line 3
-        units = mechanism.assign(drawn, sampling.n, key.stream("unit", t)) if mechanism else np.zeros(len(drawn), int)
-        work = Work(units, ranks)
+    for t in trange(how.done, steps, initial=how.done, total=steps, desc="train", unit=" steps", disable=hidden):
+        drawn = plan.sampling.sample(key, t, reader.units)  # line 3
+        units = mechanism.assign(drawn, reader.units, key.stream("unit", t)) if mechanism else np.zeros(len(drawn), int)
+        work = Work(units, ranks, one_unit=mechanism is None or mechanism.one_unit)
         mine = drawn[work.places]
         records = objective.records(reader.batch(mine, key.stream("text", t))) if len(mine) else {}
         if mechanism is None:
-            gradients = plain_gradient(objective, parameters, records, work, at_once)
+            gradients = plain_gradient(objective, parameters, records, work, how.at_once)
         else:
-            gradients, figures = private_gradient(objective, parameters, records, work, mechanism, key, t, at_once)
-            if watch:
-                watch(figures)
+            gradients, figures = private_gradient(
+                objective, parameters, records, work, mechanism, key, t, how.at_once, plan.sampling.batch_size
+            )
+            if how.watch and figures is not None:
+                how.watch(figures)
         for parameter, g in zip(parameters.values(), gradients, strict=True):
             parameter.grad = part_of(parameter, g.to(parameter.dtype))
-        optimizer.step()  # line 7
+        learner.optimizer.step()  # line 7
         if "logit_scale" in parameters:
             parameters["logit_scale"].data.clamp_(*getattr(model, "logit_scale_range", LOGIT_SCALE_RANGE))
-        if after:
-            after(t + 1)
+        if how.after:
+            how.after(t + 1)
     _assert_unchanged(model, fixed)
 
 
 class Work:
     """What this process computes of a batch: some of its clip units, or some records of every one (ranks.py)."""
 
-    def __init__(self, units: np.ndarray, ranks: Ranks = ALONE):
+    def __init__(self, units: np.ndarray, ranks: Ranks = ALONE, one_unit: bool = False):
         self.ranks = ranks
-        self.places = ranks.whole_units(units)  # in the batch
+        self.places = ranks.whole_units(units, one_unit)  # in the batch
         self.parts: list[Part] | None = None
         if self.places is None:
             self.parts = ranks.parts(units)
@@ -101,12 +109,17 @@ def private_gradient(
     key: Key,
     t: int,
     at_once: int,
+    batch_size: float | None = None,
 ) -> tuple[list[torch.Tensor], Diagnostics | None]:
-    """Lines 4 to 6 of Algorithm 1. An empty batch is noise alone. The figures beside it are private."""
+    """Lines 4 to 6 of Algorithm 1. An empty batch is noise alone. The figures beside it are private.
+
+    `batch_size` is the expected one: with it, passes through the model have the sizes that suit the plan.
+    """
     C, ranks, figures = mechanism.clip_norm, work.ranks, None
     if work.parts is None:  # lines 4 and 5
         summed = factored.clipped_sum if objective.factors else clipped_sum
-        total, figures = summed(objective, parameters, records, work.units, C, at_once)
+        expected = mechanism.expected_units(batch_size)
+        total, figures = summed(objective, parameters, records, work.units, C, at_once, expected)
         total = ranks.sum([g.double() for g in total]) if ranks.world > 1 else total  # exact: see gradients.py
     else:
         total = clipped_sum_of_shared(objective, parameters, records, work.parts, C, at_once, ranks)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import torch
 
-from stages.privacy.ranks import Ranks
-from stages.privacy.shards import split_like, whole
+from stages.distributed.ranks import Ranks
+from stages.distributed.shards import split_like, whole
 
 Parameters = Mapping[str, torch.nn.Parameter]
 

@@ -1,13 +1,17 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from stages.calibrate import calibration
+from stages.calibrate.__main__ import main
 from stages.errors import UserError
 from stages.privacy.accounting import Plan, calibrate_rdp, epsilon_rdp
-from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping
+from stages.privacy.methods.batch import BatchClipping
+from stages.privacy.methods.example import ExampleClipping
+from stages.privacy.methods.group import GroupClipping
 from stages.privacy.sampling import FixedSizeSampling, PoissonSampling, ShuffledBatches
 
 DELTA = 1 / 8000
@@ -31,7 +35,7 @@ def test_sigma_is_twice_the_multiplier_and_meets_the_target(sound):
     assert sound.epsilon == min(sound.epsilon_rdp, sound.epsilon_pld) <= 1
     assert sound.epsilon > 0.99
     assert sound.delta == 1 / 8000 and sound.q == 0.008 and sound.steps == 250
-    assert (sound.adjacency, sound.sampler) == ("ADD_OR_REMOVE_ONE", "poisson")
+    assert (sound.adjacency, sound.sampler) == ("zero-out", "poisson")
 
 
 def test_the_papers_convention_claims_less_than_the_truth(sound):
@@ -66,7 +70,7 @@ def test_group_has_the_noise_of_batch_and_example_half_of_it(sound):
 
 def test_fixed_size_sampling_is_calibrated_by_rdp_alone():
     fixed = calibrated(sampler="fixed-size", sampling=FixedSizeSampling)
-    assert (fixed.adjacency, fixed.accountant, fixed.sampler) == ("REPLACE_ONE", "rdp", "fixed-size")
+    assert (fixed.adjacency, fixed.accountant, fixed.sampler) == ("replace-one", "rdp", "fixed-size")
     assert fixed.epsilon_pld is None and fixed.tensorflow_privacy is None and 0.99 < fixed.epsilon <= 1
 
 
@@ -81,16 +85,39 @@ def test_the_papers_settings_agree_with_tensorflow_privacy(n, epochs, epsilon):
     sampling = PoissonSampling(n, 32)
     found = calibrate_rdp(Plan(sampling, BatchClipping(1.0, 1.0), sampling.steps(epochs)), epsilon, 1 / (2 * n))
     by_rdp = epsilon_rdp(found, 1 / (2 * n))
-    second = calibration._second_opinion(found, 1 / (2 * n), by_rdp)  # stops when they are more than 1e-6 apart
+    second = calibration._tensorflow_privacy(found, 1 / (2 * n), by_rdp)  # stops when they are more than 1e-6 apart
     assert second.epsilon == pytest.approx(by_rdp, abs=1e-6)
 
 
-def test_by_hand_prints_the_facts_of_the_papers_mnist_setting():
-    command = ["--n", "60000", "--batch-size", "32", "--epochs", "30", "--epsilon", "1", "--method", "batch"]
-    run = subprocess.run(
-        [sys.executable, "-m", "stages.calibrate", *command], capture_output=True, text=True, check=True
-    )
-    facts = json.loads(run.stdout)
-    assert facts["steps"] == 56_250
+ASKED = ["--epsilon", "1", "--method", "batch"]
+
+
+@pytest.fixture
+def by_hand(monkeypatch, capsys) -> Callable:
+    """What the command prints, in this process: TensorFlow is imported once."""
+
+    def facts(*arguments: str) -> dict:
+        monkeypatch.setattr("sys.argv", ["calibrate", *ASKED, *arguments])
+        main()
+        return json.loads(capsys.readouterr().out)
+
+    return facts
+
+
+@pytest.mark.parametrize(("setting", "delta"), [("auto", 1e-5), ("paper", 1 / 800), ("1e-4", 1e-4)])
+def test_delta_by_hand_is_auto_the_papers_or_a_number(by_hand, setting, delta):
+    assert by_hand("--n", "400", "--batch-size", "32", "--steps", "3", "--delta", setting)["delta"] == delta
+
+
+@pytest.mark.parametrize("wrong", ["0", "1", "half", "nan"])
+def test_another_delta_is_refused(wrong):
+    command = [sys.executable, "-m", "stages.calibrate", *ASKED, "--n", "400", "--batch-size", "32", "--steps", "3"]
+    run = subprocess.run([*command, "--delta", wrong], capture_output=True, text=True)
+    assert run.returncode == 2 and "--delta must be auto, paper or a number between 0 and 1" in run.stderr
+
+
+def test_by_hand_prints_the_facts_of_the_papers_mnist_setting(by_hand):
+    facts = by_hand("--n", "60000", "--batch-size", "32", "--epochs", "30")
+    assert (facts["steps"], facts["delta"]) == (56_250, 1 / 120_000)
     assert facts["noise_by_accountant"]["rdp"]["sigma"] == pytest.approx(1.84, abs=0.01)
     assert facts["noise_by_accountant"]["pld"]["sigma"] == facts["sigma"] < 1.84

@@ -6,9 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,24 +15,18 @@ from pathlib import Path
 import psutil
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import FlowFilter, FlowFilterName
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName, LogFilter
 from prefect.client.schemas.objects import FlowRun
 from ruamel.yaml import YAML
 
-from tests.conftest import Project
+from tests.conftest import Project, forget_charges
+from tests.patience import patience, wait_for
 
-TWELVE_CELLS = {"epsilon": [0, 10, "inf"], "seed": [0, 1, 2, 3]}
+SIX_CELLS = {"epsilon": [0, 10, "inf"], "seed": [0, 1]}
+CELL = "classification/mnist5k/tiny-clip/batch/eps-10/seed-0"
+STEPS = 100  # of a training that is stopped
 ON_WORKERS = (sys.executable, "-m", "flows.sweep", "--on-workers", "--at-once", "3", "--silent-seconds", "15")
 PREFECT = str(Path(sys.executable).with_name("prefect"))
-
-
-def wait_for(condition: Callable, what: str, seconds: float = 240, every: float = 0.5):
-    """What `condition` returns, once it is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"in {seconds} seconds there was no {what}"
-        time.sleep(every)
-    return found
 
 
 def commands_in(folder: Path) -> dict[int, list[str]]:
@@ -116,7 +109,7 @@ def server(tmp_path_factory) -> Iterator[str]:
         yield address
     finally:
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(30)
+        process.wait(patience(30))
 
 
 @pytest.fixture(scope="session")
@@ -126,10 +119,11 @@ def api(server) -> Iterator[SyncPrefectClient]:
 
 
 @pytest.fixture(scope="session")
-def settings(server, tmp_path_factory) -> dict[str, str]:
-    """What all machines of these tests have in their environment."""
+def settings(server, finished, tmp_path_factory) -> dict[str, str]:
+    """What all machines of these tests have in their environment. Their ledger is the one that the data name."""
     folder = tmp_path_factory.mktemp("shared")
     (folder / "remote").mkdir()
+    shutil.copytree(finished.folder / "ledger", folder / "ledger")
     return {
         "PREFECT_API_URL": server,
         "PREFECT_HOME": str(folder / "prefect"),
@@ -160,9 +154,9 @@ def machine(folder: Path, settings: dict[str, str], *, like: Project | None = No
 
 @pytest.fixture(scope="session")
 def one_machine(finished, settings, tmp_path_factory) -> Machine:
-    """Twelve cells, all made on one machine."""
+    """Six cells, all made on one machine."""
     params = finished.params()
-    params["sweep"] |= TWELVE_CELLS
+    params["sweep"] |= SIX_CELLS
     alone = {name: value for name, value in settings.items() if name != "LEDGER_DIR"}
     made = machine(tmp_path_factory.mktemp("one") / "machine", alone, like=finished, params=params)
     done = made.run(sys.executable, "-m", "flows.pipeline")
@@ -171,12 +165,14 @@ def one_machine(finished, settings, tmp_path_factory) -> Machine:
 
 
 @pytest.fixture(scope="session")
-def deployed(server, one_machine) -> None:
+def deployed(server, finished, settings) -> None:
     """The deployments of infra/prefect.yaml, made by the commands that it names."""
+    made = Machine(finished.folder)
+    made.settings = settings
     for pool in ("dp-clip", "dp-clip-cells"):
-        done = one_machine.run(PREFECT, "work-pool", "create", pool, "--type", "process")
+        done = made.run(PREFECT, "work-pool", "create", pool, "--type", "process")
         assert done.returncode == 0, done.stdout + done.stderr
-    deploy(one_machine, one_machine.folder / "infra/prefect.yaml")
+    deploy(made, made.folder / "infra/prefect.yaml")
 
 
 def deploy(made: Machine, file: Path) -> None:
@@ -198,8 +194,40 @@ def without_cells(made: Project) -> Project:
     return made
 
 
+@pytest.fixture(scope="session")
+def long(finished, tmp_path_factory) -> Project:
+    """A project in which one private training is left to do. It writes no checkpoint unless it is stopped."""
+    folder = tmp_path_factory.mktemp("stopped") / "project"
+    shutil.copytree(finished.folder, folder, symlinks=True)
+    project = without_cells(Project(folder))
+    forget_charges(folder / "ledger")
+    params = project.params()
+    params["sweep"]["epsilon"] = [10]
+    params["privacy"]["unsafe_noise_seed"] = None
+    del params["train"]["methods"]["batch"]["epochs"]
+    params["train"]["methods"]["batch"]["steps"] = STEPS
+    project.write_params(params)
+    done = project.run("dvc", "repro", "calibrate@classification-mnist5k-batch-10")
+    assert done.returncode == 0, done.stderr
+    return project
+
+
 def runs_of(api: SyncPrefectClient, flow: str) -> list[FlowRun]:
     return api.read_flow_runs(flow_filter=FlowFilter(name=FlowFilterName(any_=[flow])))
+
+
+def worker_of(run: FlowRun) -> str:
+    return run.labels["prefect.worker.name"]
+
+
+def online(api: SyncPrefectClient, pool: str) -> set[str]:
+    """The names of a pool's workers that report themselves."""
+    found = api._client.post(f"/work_pools/{pool}/workers/filter", json={}).json()
+    return {worker["name"] for worker in found if worker["status"] == "ONLINE"}
+
+
+def in_log(api: SyncPrefectClient, run: FlowRun, words: str) -> bool:
+    return any(words in entry.message for entry in api.read_logs(LogFilter(flow_run_id={"any_": [run.id]})))
 
 
 @dataclass
@@ -222,6 +250,7 @@ def swept(finished, one_machine, deployed, settings, api, tmp_path_factory) -> I
     parent = without_cells(machine(folder / "parent", settings, like=finished, params=params))
     first, second = (machine(folder / name, settings, params=params) for name in ("first", "second"))
     workers = [each.start_worker("dp-clip-cells") for each in (first, second)]
+    wait_for(lambda: online(api, "dp-clip-cells") == {"first", "second"}, "both workers")
     sweep = parent.start(*ON_WORKERS, log="sweep")
     log = folder / "parent-sweep.log"
 
@@ -229,13 +258,17 @@ def swept(finished, one_machine, deployed, settings, api, tmp_path_factory) -> I
         assert sweep.poll() is None, log.read_text()
         return [run for run in runs_of(api, "dp-clip-cell") if run.state.is_completed()]
 
+    def first_has_finished_one() -> bool:
+        done = finished_runs()
+        return len(done) >= 3 and any(worker_of(run) == "first" for run in done)
+
     try:
-        wait_for(lambda: len(finished_runs()) >= 8, "eight finished cells", seconds=600)
+        wait_for(first_has_finished_one, "three finished cells", seconds=600)
         done_before, lost = wait_for(
             lambda: (cells := first.training()) and (finished_runs(), cells[0]), "training on the first worker"
         )
         first.dies()
-        sweep.wait(600)
+        sweep.wait(patience(600))
         yield Swept(
             parent=parent,
             second=second,
@@ -250,4 +283,4 @@ def swept(finished, one_machine, deployed, settings, api, tmp_path_factory) -> I
         for made in (parent, first, second):
             made.dies()
         for process in (*workers, sweep):
-            process.wait(30)
+            process.wait(patience(30))

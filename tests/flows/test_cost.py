@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-pytestmark = [pytest.mark.xdist_group("flows"), pytest.mark.timeout(1500)]  # whoever is first makes the fixtures
+pytestmark = pytest.mark.xdist_group("flows")  # servers are started once
 
 EMPTY_FLOW = """
 from prefect import flow, task
@@ -35,7 +35,7 @@ def test_a_fully_cached_flow_takes_at_most_twice_dvc_status_and_the_start_of_pre
     for _ in range(3):  # side by side; the machine may be busy with something else in one of the rounds
         status, start = seconds("dvc", "status"), seconds(sys.executable, "-c", EMPTY_FLOW)
         whole = seconds(sys.executable, "-m", "flows.pipeline")
-        assert "33 stages: 33 cached" in seconds.output
+        assert "21 stages: 21 cached" in seconds.output
         measured.append(f"dvc status {status:.1f} s, Prefect {start:.1f} s, cached flow {whole:.1f} s")
         if whole <= 2 * status + start:
             break

@@ -6,7 +6,7 @@ import pytest
 
 from tests.report.test_ui import CHROMIUM, FLAGS
 
-pytestmark = [pytest.mark.xdist_group("flows"), pytest.mark.timeout(1500)]  # whoever is first makes the fixtures
+pytestmark = pytest.mark.xdist_group("flows")  # servers are started once
 
 CELL = re.compile(r"classification: mnist5k, tiny-clip, batch, epsilon (0|10|inf), seed \d")
 

@@ -12,9 +12,10 @@ from flows.selection import Selection, targets
 from stages import params
 from stages.errors import UserError
 from tests.conftest import ROOT
-from tests.flows.conftest import PREFECT, commands_in, deploy, machine, wait_for
+from tests.flows.conftest import PREFECT, commands_in, deploy, in_log, machine, wait_for
+from tests.patience import patience
 
-pytestmark = [pytest.mark.xdist_group("flows"), pytest.mark.timeout(1500)]  # whoever is first makes the fixtures
+pytestmark = pytest.mark.xdist_group("flows")  # servers are started once
 
 SWEEP = (sys.executable, "-m", "flows.sweep")
 
@@ -45,7 +46,7 @@ def test_a_selection_of_what_params_do_not_have_is_refused_with_all_of_it(values
 
 def test_a_selected_cell_is_brought_up_to_date_and_the_users_params_stay_as_they_are(one_machine):
     before = (one_machine.folder / "params.yaml").read_bytes()
-    done = one_machine.run(*SWEEP, "--epsilon", "10", "--seed", "1", "2")
+    done = one_machine.run(*SWEEP, "--epsilon", "10", "--seed", "0", "1")
     assert done.returncode == 0 and "cached" in done.stdout, done.stdout + done.stderr
     wrong = one_machine.run(*SWEEP, "--epsilon", "7")
     assert wrong.returncode == 2 and "epsilon 7 is not one of 0, 10, inf" in wrong.stderr
@@ -56,7 +57,7 @@ def test_the_form_of_a_deployment_explains_every_choice(deployed, api):
     schema = api.read_deployment_by_name("dp-clip-sweep/cells-on-demand").parameter_openapi_schema
     assert all(field["description"] for field in schema["properties"].values())
     selection = schema["definitions"]["Selection"]["properties"]
-    assert selection["method"]["items"]["enum"] == ["batch", "group", "example"]
+    assert selection["method"]["items"]["enum"] == ["batch", "example", "group"]
     for axis in ("dataset", "epsilon", "method", "seed"):
         assert "Empty: all of them" in selection[axis]["description"]
     schedules = {d.name: [s.schedule.cron for s in d.schedules] for d in api.read_deployments()}
@@ -68,7 +69,7 @@ def test_the_form_of_a_deployment_explains_every_choice(deployed, api):
     }
 
 
-def test_a_schedule_starts_a_run_by_itself_and_cancelling_it_leaves_no_process(
+def test_a_schedule_starts_a_run_by_itself_and_cancelling_it_leaves_a_checkpoint_and_no_process(
     finished, deployed, settings, api, tmp_path
 ):
     values = finished.params()
@@ -83,17 +84,21 @@ def test_a_schedule_starts_a_run_by_itself_and_cancelling_it_leaves_no_process(
     worker = made.start_worker("dp-clip")
     try:
         deploy(made, made.folder / "infra/every-minute.yaml")
-        wait_for(made.training, "training that the schedule started")
+        begun = made.folder / "checkpoints/classification/mnist5k/tiny-clip/batch/eps-inf/seed-0"
+        wait_for((begun / "key").exists, "training that the schedule started")
         deployment = DeploymentFilter(name=DeploymentFilterName(any_=["every-minute"]))
         run = next(r for r in api.read_flow_runs(deployment_filter=deployment) if r.state.is_running())
         assert run.auto_scheduled and run.created_by.type == "SCHEDULE"
+        paused = made.run(PREFECT, "deployment", "schedule", "clear", "--accept-yes", "dp-clip-sweep/every-minute")
+        assert paused.returncode == 0, paused.stdout + paused.stderr
 
         api.set_flow_run_state(run.id, Cancelling())
         wait_for(lambda: api.read_flow_run(run.id).state.is_cancelled(), "cancelled run", seconds=60)
-        wait_for(lambda: not made.training(), "end of the training", seconds=20)
-        paused = made.run(PREFECT, "deployment", "schedule", "clear", "--accept-yes", "dp-clip-sweep/every-minute")
-        assert paused.returncode == 0, paused.stdout + paused.stderr
-        assert commands_in(made.folder).keys() == {worker.pid}
+        assert made.training() == []
+        (step,) = (int(path.stem.removeprefix("step-")) for path in begun.glob("step-*.safetensors"))
+        wait_for(lambda: in_log(api, run, f"goes on from step {step} of"), "word of the step", seconds=20)
+        assert not in_log(api, run, "Traceback")
+        wait_for(lambda: commands_in(made.folder).keys() == {worker.pid}, "end of all processes", seconds=20)
     finally:
         made.dies()
-        worker.wait(30)
+        worker.wait(patience(30))

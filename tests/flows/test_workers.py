@@ -8,16 +8,11 @@ from pathlib import Path
 
 import pytest
 from prefect.client.schemas.filters import LogFilter
-from prefect.client.schemas.objects import FlowRun
 from ruamel.yaml import YAML
 
-from tests.flows.conftest import ON_WORKERS, Machine, machine, without_cells
+from tests.flows.conftest import ON_WORKERS, Machine, machine, without_cells, worker_of
 
-pytestmark = [pytest.mark.xdist_group("flows"), pytest.mark.timeout(1500)]  # whoever is first makes the fixtures
-
-
-def worker_of(run: FlowRun) -> str:
-    return run.labels["prefect.worker.name"]
+pytestmark = pytest.mark.xdist_group("flows")  # servers are started once
 
 
 def test_a_worker_that_dies_loses_no_finished_cell_and_its_cell_is_trained_by_the_other(swept):
@@ -27,16 +22,19 @@ def test_a_worker_that_dies_loses_no_finished_cell_and_its_cell_is_trained_by_th
     again = [run for run in swept.runs if run.name == crashed[0].name and run.state.is_completed()]
     assert [worker_of(run) for run in again] == ["second"]
     assert f"epsilon {re.search('eps-(.*)/', swept.lost)[1]}, seed {swept.lost[-1]}" in crashed[0].name
-    assert len(swept.runs) == 13  # twelve cells, one of them twice: none that was finished was started again
-    assert len({run.name for run in swept.runs}) == 12
+    assert len(swept.runs) == 7  # six cells, one of them twice: none that was finished was started again
+    assert len({run.name for run in swept.runs}) == 6
     assert {run.id for run in swept.done_before} <= {run.id for run in swept.runs if run.state.is_completed()}
-    assert "21 stages: 7 cached, 14 completed" in swept.output  # the cells, the report and MLflow
+    assert "15 stages: 7 cached, 8 completed" in swept.output  # the cells, the report and MLflow
     assert "Nothing was heard of first for 15 seconds" in swept.output
 
 
 def test_the_table_of_many_machines_is_that_of_one(swept, one_machine):
     for name in ("table.md", "table.csv"):
-        mine, theirs = ((each.folder / "report" / name).read_text() for each in (swept.parent, one_machine))
+        mine, theirs = (
+            re.sub("all [0-9]+ private run.*", "", (each.folder / "report" / name).read_text())  # the other's ledger
+            for each in (swept.parent, one_machine)
+        )
         assert mine == theirs and mine.count("\n") > 3
     assert "up to date" in swept.parent.run("dvc", "status", "--with-deps", "publish").stdout
 
@@ -44,7 +42,7 @@ def test_the_table_of_many_machines_is_that_of_one(swept, one_machine):
 def test_every_worker_has_one_cell_at_a_time(swept):
     runs = [run for run in swept.runs if run.state.is_completed() and worker_of(run) == "second"]
     times = sorted((run.start_time, run.end_time) for run in runs)
-    assert len(times) >= 6 and all(end <= start for (_, end), (start, _) in pairwise(times))
+    assert len(times) >= 2 and all(end <= start for (_, end), (start, _) in pairwise(times))
 
 
 def test_all_machines_charge_one_ledger(swept, settings):

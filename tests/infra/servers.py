@@ -13,10 +13,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from ruamel.yaml import YAML
+
+from tests.patience import patience, wait_for
 
 ROOT = Path(__file__).parent.parent.parent
 COMPOSE = ROOT / "infra" / "compose.yaml"
@@ -115,14 +116,16 @@ class Servers:
 
     def _wait(self, name: str) -> None:
         if name == "buckets":
-            assert self.running.pop(name).wait(20) == 0
+            assert self.running.pop(name).wait(patience(20)) == 0
             return
         check = [self.here(word) for word in self.services[name]["healthcheck"]["test"][1:]]
-        deadline = time.monotonic() + 180
-        while subprocess.run(check, env=self.environment(name), capture_output=True).returncode != 0:
-            if self.running[name].poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"{name} did not start:\n{(self.folder / f'{name}.log').read_text()[-3000:]}")
-            time.sleep(0.5)
+
+        def healthy() -> bool:
+            log = self.folder / f"{name}.log"
+            assert self.running[name].poll() is None, f"{name} did not start:\n{log.read_text()[-3000:]}"
+            return subprocess.run(check, env=self.environment(name), capture_output=True).returncode == 0
+
+        wait_for(healthy, f"word of health from {name}", seconds=180)
 
     def _postgres(self) -> list[str]:
         data, port = self.folder / "postgres", self.ports["postgres"]
@@ -154,10 +157,10 @@ class Servers:
         # Containers are stopped the same way: Postgres' image asks for SIGINT, at which it waits for no client.
         process.send_signal(signal.SIGINT if name == "postgres" else signal.SIGTERM)
         try:
-            process.wait(30)
+            process.wait(patience(30))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
+            process.wait(patience(30))
 
     def restart(self, name: str) -> None:
         self.stop(name)

@@ -14,15 +14,16 @@ import mlflow
 import pytest
 from mlflow import MlflowClient
 
+from stages.data.prepared import PreparedSplit
 from stages.errors import UserError
-from stages.prepare.format import PreparedSplit
-from stages.report import store
+from stages.publish import store
 from tests.conftest import Project
 from tests.infra.servers import NO_POSTGRES, POSTGRES, ROOT, Servers
+from tests.patience import patience
 from tests.report.test_publish import MODEL, SCRIPT
 
 pytestmark = [
-    pytest.mark.xdist_group("pipeline"),  # the finished project is made once
+    pytest.mark.xdist_group("mlflow-server"),  # started and published to once
     pytest.mark.skipif(POSTGRES is None, reason=NO_POSTGRES),
 ]
 
@@ -53,7 +54,7 @@ def address(servers: Servers) -> str:
 
 def publishers(project: Project, servers: Servers, count: int) -> list[subprocess.Popen]:
     environment = project.environment(MLFLOW_TRACKING_URI=address(servers))
-    command = [sys.executable, "-m", "stages.report.publish"]
+    command = [sys.executable, "-m", "stages.publish"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return [subprocess.Popen(command, cwd=project.folder, env=environment, **pipes) for _ in range(count)]
 
@@ -73,21 +74,22 @@ def state(servers: Servers) -> tuple:
 def published(project, servers) -> tuple:
     """By two publishers that start at once."""
     for publisher in publishers(project, servers, 2):
-        output, errors = publisher.communicate(timeout=400)
+        output, errors = publisher.communicate(timeout=patience(400))
         assert publisher.returncode == 0 and "4 runs are in" in output, errors
     return state(servers)
 
 
 def test_two_publishers_at_once_make_nothing_twice(published, servers):
     experiments, runs, names, versions, models = published
-    assert experiments == ["Default", "dp-clip classification"] and names == [MODEL]
+    assert experiments == ["Default", "dp-clip classification"] and names == [MODEL, f"{MODEL}.not-private"]
     assert len(runs) == 5 and len(versions) == len(models) == 4
     client = MlflowClient(address(servers))
     runs = client.search_runs([client.get_experiment_by_name("dp-clip classification").experiment_id])
     assert set(Counter(r.data.tags.get("cell") for r in runs).values()) == {1}
     assert {r.info.status for r in runs} == {"FINISHED"}
-    aliases = client.get_registered_model(MODEL).aliases
-    assert set(aliases) == {"eps-0", "eps-1", "eps-10", "eps-inf"} and len(set(aliases.values())) == 4
+    assert set(client.get_registered_model(MODEL).aliases) == {"eps-0"}
+    aliases = client.get_registered_model(f"{MODEL}.not-private").aliases
+    assert set(aliases) == {"eps-1", "eps-10", "eps-inf"} and len(set(aliases.values())) == 3
 
 
 def test_runs_are_in_postgres_and_artifacts_in_the_s3_store(published, servers, project):
@@ -110,12 +112,14 @@ def test_after_a_restart_of_every_server_all_is_there_and_nothing_is_published_t
         servers.restart(name)
         assert state(servers) == published
     (publisher,) = publishers(project, servers, 1)
-    assert publisher.wait(300) == 0, publisher.stderr.read()
+    assert publisher.wait(patience(300)) == 0, publisher.stderr.read()
     assert state(servers) == published
     image = PreparedSplit(project.folder / "data/mnist5k", "test").row(703).image
     (tmp_path / "digit.png").write_bytes(image)
     table = json.dumps({"image": [str(tmp_path / "digit.png")]})
-    done = Project(tmp_path).run(sys.executable, "-c", SCRIPT, address(servers), f"models:/{MODEL}@eps-1", table)
+    done = Project(tmp_path).run(
+        sys.executable, "-c", SCRIPT, address(servers), f"models:/{MODEL}.not-private@eps-1", table
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])[0]["label"] in [str(d) for d in range(10)]
 
@@ -126,7 +130,7 @@ def test_a_store_that_loses_its_artifacts_server_is_one_message(published, serve
     try:
         done = project.run(
             sys.executable,
-            *("-m", "stages.report.publish"),
+            *("-m", "stages.publish"),
             MLFLOW_TRACKING_URI=address(servers).replace("//", "//somebody:s3cret-word@"),
             MLFLOW_HTTP_REQUEST_MAX_RETRIES="0",
         )

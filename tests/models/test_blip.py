@@ -14,19 +14,21 @@ from transformers import (
     BlipForQuestionAnswering,
 )
 
+from stages.data.prepared import PreparedSplit, write
 from stages.errors import UserError
 from stages.models import blip, saved, vocabulary, writing
 from stages.models.batches import Batch, BatchReader, decoded
 from stages.models.objectives import objective_of
 from stages.models.parts import merge_adapters, trainable_parameters
-from stages.params import Compute, Scenes
-from stages.prepare import scenes
-from stages.prepare.format import PreparedSplit, write
+from stages.params import Compute
 from stages.pretrain.blip import describing
 from stages.pretrain.blip import loss as pretraining_loss
 from stages.privacy.gradients import clipped_sum, gradient, grid_of
-from stages.privacy.mechanism import BatchClipping, GroupClipping
+from stages.privacy.methods.batch import BatchClipping
+from stages.privacy.methods.group import GroupClipping
 from stages.privacy.randomness import Key
+from stages.sources import scenes
+from stages.sources.scenes import Scenes
 from stages.train.cell import speed_up
 
 TINY = Path("stages/models/configs/tiny-blip-vqa")
@@ -198,7 +200,7 @@ def test_checkpointing_gives_the_same_gradient(tiny):
 
 def test_an_image_with_all_its_captions_moves_a_step_by_at_most_the_sensitivity(tiny, tmp_path):
     """The unit is the image: with or without its row of five captions, one step before the noise."""
-    write(tmp_path / "data", "scenes", scenes.load(Scenes(source="scenes", style="private", train=24, test=2, seed=3)))
+    write(tmp_path / "data", "scenes", Scenes(source="scenes", style="private", train=24, test=2, seed=3).load())
     data = PreparedSplit(tmp_path / "data", "train")
     assert len(data.row(5).texts) == 5 and data.units == data.rows == 24
     reader = BatchReader(data, decoded(data, tiny))
@@ -264,7 +266,7 @@ def test_a_text_of_the_image_itself_is_never_a_wrong_one(tiny, monkeypatch):
 
 
 @pytest.fixture
-def published(tiny, tmp_path) -> dict[type, str]:
+def released(tiny, tmp_path) -> dict[type, str]:
     """Models that write and one of retrieval in the layout of the hub, from random weights of their own."""
     names = {}
     for seed, kind in enumerate((BlipForConditionalGeneration, BlipForImageTextRetrieval, BlipForQuestionAnswering)):
@@ -284,13 +286,13 @@ def published(tiny, tmp_path) -> dict[type, str]:
     ],
     ids=["captioner", "answerer"],
 )
-def test_published_weights_are_the_writers_as_far_as_it_has_them_and_else_the_retrievals(
-    published, tmp_path, kind, parts
+def test_released_weights_are_the_writers_as_far_as_it_has_them_and_else_the_retrievals(
+    released, tmp_path, kind, parts
 ):
     answers = kind is BlipForQuestionAnswering
-    encoder = blip.pretrained(published[kind], answers, published[BlipForImageTextRetrieval])
-    writer = kind.from_pretrained(published[kind])
-    retrieval = BlipForImageTextRetrieval.from_pretrained(published[BlipForImageTextRetrieval])
+    encoder = blip.pretrained(released[kind], answers, released[BlipForImageTextRetrieval])
+    writer = kind.from_pretrained(released[kind])
+    retrieval = BlipForImageTextRetrieval.from_pretrained(released[BlipForImageTextRetrieval])
     state = encoder.model.state_dict()
     for part in ("vision_model", "text_decoder", "text_encoder", "vision_proj", "text_proj", "itm_head"):
         source = writer if part in parts else retrieval
@@ -300,12 +302,12 @@ def test_published_weights_are_the_writers_as_far_as_it_has_them_and_else_the_re
     assert saved.exists(tmp_path / "m") and saved.load(tmp_path / "m").config == encoder.config
 
 
-def test_weights_that_are_not_there_are_one_clear_error(published, monkeypatch):
+def test_weights_that_are_not_there_are_one_clear_error(released, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=r"could not be loaded .*Two ways"):
-        blip.pretrained("nobody/no-such-captioner", False, published[BlipForImageTextRetrieval])
-    writer = published[BlipForConditionalGeneration]
+        blip.pretrained("nobody/no-such-captioner", False, released[BlipForImageTextRetrieval])
+    writer = released[BlipForConditionalGeneration]
     broken = Path(writer) / "config.json"
     broken.write_text(json.dumps(json.loads(broken.read_text()) | {"image_text_hidden_size": 32}))
-    encoder = blip.pretrained(writer, False, published[BlipForImageTextRetrieval])
+    encoder = blip.pretrained(writer, False, released[BlipForImageTextRetrieval])
     assert encoder.model.vision_proj.out_features == 64  # of the heads, not of the captioner

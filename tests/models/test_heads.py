@@ -1,6 +1,5 @@
 """Frozen towers computed once: the same features, the same training, and memory that does not depend on n."""
 
-import functools
 import time
 from pathlib import Path
 
@@ -8,6 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from stages.data.manifest import Manifest
+from stages.data.prepared import PreparedSplit, write
+from stages.data.rows import Dataset, Labels, Row, png
 from stages.errors import UserError
 from stages.models import clip as clips
 from stages.models import features, towers
@@ -16,12 +18,14 @@ from stages.models.encoder import Encoder
 from stages.models.heads import Heads, projections, trunks
 from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
-from stages.prepare.format import Dataset, Labels, Manifest, PreparedSplit, Row, png, write
 from stages.privacy import factored, gradients
-from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping
+from stages.privacy.accounting import Plan
+from stages.privacy.methods.batch import BatchClipping
+from stages.privacy.methods.example import ExampleClipping
+from stages.privacy.methods.group import GroupClipping
 from stages.privacy.randomness import Key
 from stages.privacy.sampling import PoissonSampling
-from stages.train.loop import train
+from stages.train.loop import Execution, Learner, train
 
 LABELS = Labels(classes=("cat", "dog", "bird"), templates=("a photo of a {}.", "a drawing of a {}."))
 N, CPU = 40, torch.device("cpu")
@@ -152,8 +156,9 @@ def test_training_on_features_gives_the_weights_of_training_through_the_frozen_t
         objective = objective_of(loss, clip, parameters, LABELS)
         assert bool(objective.factors) == on_features
         optimizer = torch.optim.AdamW(parameters.values(), lr=1e-3)
-        sampling, reader = PoissonSampling(split.units, 12), BatchReader(split, images)
-        train(clip.model, parameters, optimizer, objective, reader, sampling, 5, mechanism, Key.from_seed(3), 8)
+        plan = Plan(PoissonSampling(split.units, 12), mechanism or BatchClipping(1.0, 1.0), 5)
+        learner, reader = Learner(clip.model, parameters, optimizer, objective), BatchReader(split, images)
+        train(learner, reader, plan, Key.from_seed(3), Execution(at_once=8), private=mechanism is not None)
         weights.append(whole.model.state_dict())
     before = tiny().model.state_dict()
     for name in before:
@@ -179,6 +184,7 @@ def test_factored_sums_are_those_of_the_whole_model(data, encoded, case):
     assert (sums[0] - sums[1]).norm() < 1e-5 * sums[0].norm()
 
 
+@pytest.mark.slow
 def test_a_step_on_features_of_the_middle_size_model_is_at_least_20_times_as_fast(data, tmp_path):
     clip, split = towers.create(Path("stages/models/configs/lite-minilm")), PreparedSplit(data, "train")
     features.write(tmp_path, clip, data, "model", 8, CPU)
@@ -191,13 +197,11 @@ def test_a_step_on_features_of_the_middle_size_model_is_at_least_20_times_as_fas
         )
         parameters = trainable_parameters(used.model, "projections")
         objective = objective_of("contrastive", used, parameters, LABELS)
-        optimizer, sampling = torch.optim.AdamW(parameters.values()), PoissonSampling(split.units, N)  # q = 1
-        run = functools.partial(
-            train, used.model, parameters, optimizer, objective, BatchReader(split, images), sampling
-        )
-        steps = 20 if on_features else 2
+        learner = Learner(used.model, parameters, torch.optim.AdamW(parameters.values()), objective)
+        reader, steps = BatchReader(split, images), 20 if on_features else 2
+        plan = Plan(PoissonSampling(split.units, N), BatchClipping(0.1, 1.0), steps)  # q = 1
         for _ in range(2):  # the first time images are decoded and memory is allocated
             start = time.perf_counter()
-            run(steps, BatchClipping(0.1, 1.0), Key.from_os(), 8)
+            train(learner, reader, plan, Key.from_os(), Execution(at_once=8), private=True)
             seconds[on_features] = (time.perf_counter() - start) / steps
     assert seconds[False] > 20 * seconds[True], seconds

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from stages.data.rows import Labels
 from stages.models import clip as clips
 from stages.models.batches import Batch
 from stages.models.encoder import Encoder
 from stages.models.objectives import objective_of
 from stages.models.parts import merge_adapters, trainable_parameters
 from stages.params import Compute
-from stages.prepare.format import Labels
 from stages.privacy.gradients import clipped_sum, grid_of
 from stages.train.cell import speed_up
 

@@ -24,7 +24,7 @@ TEXT = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "lay
 
 
 @pytest.fixture(scope="module", autouse=True)
-def a_small_published_model(tmp_path_factory):
+def a_small_released_model(tmp_path_factory):
     """A name and a tag as open_clip has them for OpenAI's models."""
     file = tmp_path_factory.mktemp("configs") / f"{NAME}.json"
     file.write_text(json.dumps({"embed_dim": 16, "vision_cfg": IMAGE, "text_cfg": TEXT}))
@@ -43,7 +43,7 @@ def original() -> torch.nn.Module:
 
 @pytest.fixture
 def archive(original, tmp_path) -> Path:
-    """TorchScript with half-precision weights and three numbers among them, as OpenAI published its models."""
+    """TorchScript with half-precision weights and three numbers among them, as OpenAI released its models."""
     model = copy.deepcopy(original)
     model.__dict__["attn_mask"] = model._buffers.pop("attn_mask")  # no buffer in OpenAI's class
     for fact, value in (("input_resolution", 28), ("context_length", 77), ("vocab_size", 49408)):

@@ -23,7 +23,7 @@ def test_the_plan_has_the_noise_of_the_calibration_and_a_time_and_trains_nothing
     noise = {row[6]: row for row in rows(done.stdout, 10)}
     assert set(noise) == {"1", "10"}  # 0 and inf have none
     dataset, method, n, batch, steps, delta, *_ = noise["1"]
-    assert (dataset, method, n, batch, steps, delta) == ("mnist5k", "batch", "4000", "32", "13", "0.000125")
+    assert (dataset, method, n, batch, steps, delta) == ("mnist5k", "batch", "4000", "32", "13", "1e-05")
     (timed,) = rows(done.stdout, 5)
     assert timed[:3] == ["mnist5k", "tiny-clip", "batch"] and 0 < float(timed[3]) < 60
     assert re.search(r"one after the other on this machine: [0-9.]+ hours", done.stdout)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stages.prepare.format import PreparedSplit
+from stages.data.prepared import PreparedSplit
 
 
 @contextlib.contextmanager

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from stages.errors import UserError
-from stages.params import Coco
-from stages.prepare import sources
-from stages.prepare.format import Manifest, PreparedSplit, write
-from stages.prepare.images import SHOWN
+from stages.data.manifest import Manifest
+from stages.data.prepared import PreparedSplit, write
+from stages.errors import SHOWN, Private, UserError
+from stages.sources.coco import Coco
 
 
 def config(root: Path, train: dict | None = None, test: dict | None = None, **more) -> Coco:
@@ -49,15 +48,16 @@ def make(root: Path, train: dict, test: dict | None = None) -> Path:
 
 
 def prepared(out: Path, source: Coco) -> dict[str, list]:
-    write(out, "mine", sources.load(source))
+    write(out, "mine", source.load())
     return {split: list(PreparedSplit(out, split)) for split in ("train", "test")}
 
 
 def problems_of(tmp_path: Path, source: Coco) -> list[str]:
     with pytest.raises(UserError) as error:
-        write(tmp_path / "out", "mine", sources.load(source))
+        write(tmp_path / "out", "mine", source.load())
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".tmp-*")), "nothing half-written"
-    return error.value.problems
+    assert not [p.detail for p in error.value.found if isinstance(p, Private) and p.detail in str(error.value)]
+    return error.value.details
 
 
 def test_a_unit_is_an_image_with_all_of_its_captions(tmp_path):
@@ -69,7 +69,7 @@ def test_a_unit_is_an_image_with_all_of_its_captions(tmp_path):
     assert all(row.label is None for row in splits["train"] + splits["test"]) and len(splits["test"]) == 2
     manifest = Manifest.read(tmp_path / "out")
     assert (manifest.n, manifest.train.rows, manifest.labels, manifest.licence) == (3, 3, None, "CC BY 4.0")
-    assert sources.quick_look(config(root)) == (3, False)
+    assert config(root).quick_look() == (3, False)
 
 
 @pytest.mark.parametrize("flag", ["is_precanned", "is_rejected"])
@@ -86,9 +86,9 @@ def test_flagged_captions_and_images_that_have_no_other_are_left_out_and_counted
     assert [row.unit[-5] for row in rows] == ["0", "3"]
     assert rows[0].texts == tuple(f"train 0, {k}" for k in range(1, 5))
     source = Manifest.read(tmp_path / "out").source
-    assert "train annotations/train.json: 2 images;" in source  # the manifest is published: no more of private ones
+    assert "train annotations/train.json: all images;" in source  # it is printed: not even how many, n may be secret
     assert "test annotations/val.json: 2 images, 0 without a usable caption left out" in source
-    assert sources.quick_look(config(root)) == (2, False)
+    assert config(root).quick_look() == (2, False)
 
 
 def test_captions_without_flags_other_alphabets_and_five_hundred_words_are_kept(tmp_path):
@@ -100,24 +100,6 @@ def test_captions_without_flags_other_alphabets_and_five_hundred_words_are_kept(
     }
     (row,) = prepared(tmp_path / "out", config(make(tmp_path / "in", train)))["train"]
     assert row.texts == (*texts[:4], "two spaces and a line")
-
-
-def test_units_are_a_random_subset_that_follows_its_seed_and_not_the_order_of_the_file(tmp_path):
-    def units(name: str, described: dict, seed: int, n: int = 12) -> list[str]:
-        source = config(make(tmp_path / name, described), train={"units": n}, test={"units": 1}, seed=seed)
-        splits = prepared(tmp_path / f"{name}-{seed}-{n}", source)
-        assert sources.quick_look(source) == (n, False) and len(splits["test"]) == 1
-        return [row.unit for row in splits["train"]]
-
-    backwards = {key: entries[::-1] for key, entries in captioned(40).items()}
-    chosen = units("a", captioned(40), 3)
-    assert len(set(chosen)) == 12 and chosen == units("b", backwards, 3) != units("a", captioned(40), 4)
-    assert chosen != [f"train/VizWiz_train_{i:08d}.png" for i in range(12)]
-    source = Manifest.read(tmp_path / "a-3-12").source
-    assert "train annotations/train.json: 12 of 40 images (seed 3)" in source
-    assert len(units("a", captioned(40), 3, n=40)) == 40
-    with pytest.raises(UserError, match=r"train\.units: 41 is more than the 40 images"):
-        sources.quick_look(config(tmp_path / "a", train={"units": 41}))
 
 
 def test_all_problems_are_listed_with_ids_and_nothing_is_written(tmp_path):
@@ -157,7 +139,7 @@ def test_all_problems_are_listed_with_ids_and_nothing_is_written(tmp_path):
         "annotations[53] must have an image_id",
         "image 8 (train/VizWiz_train_00000008.png): not a readable image",
         "image 1 (val/VizWiz_val_00000001.png): not a readable image",
-        "test.units: 3 is more than the 2 images with a usable caption in annotations/val.json",
+        "test.units: 3 is more than the images with a usable caption in annotations/val.json, which are 2",
     ]
     found = problems_of(tmp_path, config(root, test={"units": 3}))
     for words in expected:
@@ -171,8 +153,12 @@ def test_of_many_problems_the_first_are_shown_and_the_rest_counted(tmp_path):
     root = make(tmp_path / "in", train)
     for image in train["images"]:
         (root / "train" / image["file_name"]).unlink()
-    found = problems_of(tmp_path, config(root))
-    assert len(found) == SHOWN + 1 and found[-1] == "... and 20 more"
+    with pytest.raises(UserError) as error:
+        config(root).load()
+    shown = error.value.at_a_terminal().splitlines()[1:]
+    assert len(shown) == SHOWN + 1 and shown[-1] == "  - ... and 20 more"
+    assert len(error.value.details) == SHOWN + 20
+    assert error.value.problems == [f"annotations/train.json: images whose file does not exist in train: {SHOWN + 20}"]
 
 
 @pytest.mark.parametrize(
@@ -194,9 +180,11 @@ def test_an_unusable_file_is_found_before_anything_runs(tmp_path, content, words
     (root / "annotations" / "train.json").unlink()
     if content is not None:
         (root / "annotations" / "train.json").write_bytes(content)
-    for look in (sources.quick_look, sources.load):
-        with pytest.raises(UserError, match=words):
+    for look in (Coco.quick_look, Coco.load):
+        with pytest.raises(UserError) as error:
             look(config(root))
+        (detail,) = error.value.details
+        assert re.search(words, detail) and "it has" not in str(error.value), "keys of a file may be private"
 
 
 def test_what_cannot_be_read_at_all_is_told_with_the_other_problems(tmp_path):
@@ -204,7 +192,12 @@ def test_what_cannot_be_read_at_all_is_told_with_the_other_problems(tmp_path):
     (root / "annotations" / "val.json").unlink()
     (root / "train" / "VizWiz_train_00000001.png").unlink()
     found = problems_of(tmp_path, config(root, train={"units": 9}, test={"images": "photos"}))
-    for words in ("val.json does not exist", "no folder", "00000001.png does not exist", "units: 9 is more than the 2"):
+    for words in (
+        "val.json does not exist",
+        "no folder",
+        "00000001.png does not exist",
+        "units: 9 is more than",
+    ):
         assert any(words in problem for problem in found), words
     assert len(found) == 4
 
@@ -236,7 +229,7 @@ def test_a_wrong_caption_is_told_once(tmp_path, caption, words):
     train["annotations"] = [train["annotations"][0] | {"caption": caption}]
     source = config(make(tmp_path / "in", train))
     (problem,) = problems_of(tmp_path, source)
-    assert words in problem and sources.quick_look(source) == (1, False)
+    assert words in problem and source.quick_look() == (1, False)
 
 
 @pytest.mark.parametrize("images", [("images", "images"), (".", "images"), ("images", "link")])
@@ -270,7 +263,8 @@ def test_prepare_says_how_many_test_images_were_left_out(tmp_path, monkeypatch, 
     test = captioned(3, "val")
     test["annotations"] = test["annotations"][:10]
     root = make(tmp_path / "in", captioned(3), test)
-    known = type("Known", (), {"datasets": {"mine": config(root)}})
+    privacy = type("Privacy", (), {"public_n": {}})
+    known = type("Known", (), {"datasets": {"mine": config(root)}, "privacy": privacy})
     monkeypatch.setattr(stage.params, "load", lambda check_sources: known)
     monkeypatch.setattr("sys.argv", ["prepare", "--dataset", "mine"])
     monkeypatch.chdir(tmp_path)
@@ -285,7 +279,7 @@ def test_real_photos_with_captions_load(tmp_path, shared_data):
         pytest.skip("flickr8k is not among the sample data beside the project")
     splits = {s: {"annotations": f"captions_{s}.json", "images": "images"} for s in ("train", "test")}
     source = config(root, **splits)
-    assert sources.quick_look(source) == (500, False)
+    assert source.quick_look() == (500, False)
     rows = prepared(tmp_path / "out", source)
     assert (len(rows["train"]), len(rows["test"])) == (500, 100)
     assert all(len(row.texts) == 5 for row in rows["train"] + rows["test"])
@@ -296,4 +290,5 @@ def test_real_photos_with_captions_load(tmp_path, shared_data):
     (row,) = [row for row in rows["test"] if row.unit == f"images/{first['file_name']}"]
     assert list(row.texts) == texts and row.image == (root / "images" / first["file_name"]).read_bytes()
     part = prepared(tmp_path / "part", config(root, splits["train"] | {"units": 50}, splits["test"] | {"units": 10}))
-    assert (len(part["train"]), len(part["test"])) == (50, 10) and set(part["train"]) < set(rows["train"])
+    assert 20 < len(part["train"]) < 80 and 0 < len(part["test"]) < 30  # standard deviations of 7 and 3
+    assert set(part["train"]) < set(rows["train"]) and set(part["test"]) < set(rows["test"])

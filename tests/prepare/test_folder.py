@@ -1,14 +1,21 @@
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from stages.data.manifest import Manifest
+from stages.data.prepared import PreparedSplit, write
 from stages.errors import UserError
-from stages.params import Folder
-from stages.prepare import folder, sources
-from stages.prepare.format import Manifest, PreparedSplit, write
+from stages.sources.folder import Folder
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Where notes on private records may be written."""
+    monkeypatch.chdir(tmp_path)
 
 
 def config(path: Path, **more) -> Folder:
@@ -37,7 +44,7 @@ def animals(n: int = 10) -> list[dict]:
 
 
 def prepared(tmp_path: Path, source: Folder) -> dict[str, list]:
-    write(tmp_path / "out", "mine", folder.load(source))
+    write(tmp_path / "out", "mine", source.load())
     return {split: list(PreparedSplit(tmp_path / "out", split)) for split in ("train", "test")}
 
 
@@ -72,7 +79,27 @@ def test_several_texts_of_an_image_and_units_of_several_images(tmp_path):
     source = config(make(tmp_path / "in", records))
     splits = prepared(tmp_path, source)
     assert [(r.unit, r.texts) for r in splits["train"]] == [("ann", ("one", "two")), ("ann", ("three",))]
-    assert sources.quick_look(source) == (1, False)
+    assert source.quick_look() == (1, False)
+    assert source.load().unit == "all rows with one value in the column `unit`"
+
+
+def test_a_private_test_split_gives_no_names_of_classes(tmp_path, capsys):
+    records = [{"file_name": f"{s}.png", "label": "flu", "split": s} for s in ("train", "test")]
+    root = make(tmp_path / "in", records)
+    with pytest.raises(UserError, match="`classes` is missing"):
+        config(root, private_test=True).load()
+    config(root, private_test=True, classes=["flu", "cold"]).load()
+    assert "cold" not in capsys.readouterr().out  # which of them no test image has
+    config(root, classes=["flu", "cold"]).load()
+    assert "has no test image of cold" in capsys.readouterr().out
+
+
+def test_the_names_of_a_folder_are_those_of_other_folders_unless_it_says_otherwise(tmp_path):
+    records = [{"file_name": f"{split}.png", "text": "one", "split": split} for split in ("train", "test")]
+    root = make(tmp_path / "in", records)
+    assert config(root).load().unit == "one image with all of its texts"
+    for id_space, unit in ((None, "train.png"), ("ward-7", "ward-7: train.png")):
+        assert [row.unit for row in config(root, id_space=id_space).load().train] == [unit]
 
 
 def test_the_split_of_a_unit_does_not_depend_on_the_other_rows(tmp_path):
@@ -98,12 +125,22 @@ def test_all_problems_are_listed_with_file_names_and_nothing_is_written(tmp_path
     (root / "short.png").write_bytes((root / "good.png").read_bytes()[:40])
     (root / "gone.png").unlink()
     with pytest.raises(UserError) as error:
-        write(tmp_path / "out", "mine", folder.load(config(root, classes=["cat", "dog"], test_fraction=0.5)))
-    message = str(error.value)
-    for name in ("broken.png", "short.png", "gone.png", "silent.png", "unknown.png", "outside.png", "nolabel.png"):
-        assert name in message, name
-    assert "good.png" not in message and "leaves the folder" in message
+        write(tmp_path / "out", "mine", config(root, classes=["cat", "dog"], test_fraction=0.5).load())
+    names = ("broken.png", "short.png", "gone.png", "silent.png", "unknown.png", "outside.png", "nolabel.png")
+    details = "\n".join(error.value.details)
+    for name in names:
+        assert name in details, name
+    assert "good.png" not in details and "leaves the folder" in details
     assert not (tmp_path / "out").exists()
+    assert not any(word in str(error.value) for word in (*names, "zebra")), "names and labels are private"
+    assert set(error.value.problems) == {
+        "image files that cannot be read: 2",
+        "rows whose file does not exist: 1",
+        "rows whose file_name is empty or leaves the folder: 1",
+        "rows whose label has no class name (list all classes in `classes` of params.yaml): 1",
+        "rows with an empty text: 1",
+        "rows with an empty label: 1",
+    }
 
 
 def test_integer_labels_are_indices_of_the_class_names(tmp_path):
@@ -124,8 +161,9 @@ def test_integer_labels_are_indices_of_the_class_names(tmp_path):
 def test_unusable_metadata_gives_one_error(tmp_path, content, words):
     if content is not None:
         (tmp_path / "metadata.csv").write_text(content)
-    with pytest.raises(UserError, match=words):
-        folder.load(config(tmp_path))
+    with pytest.raises(UserError, match=words) as error:
+        config(tmp_path).load()
+    assert "a.png" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -133,9 +171,11 @@ def test_unusable_metadata_gives_one_error(tmp_path, content, words):
     [
         ('["a.png"]', "must have file_name"),
         ('{"file_name": "a.png"}', "label or text"),
+        ('{"ann smith": 1}', "has .'ann smith'."),
         ('{"file_name": "a.png", "text": ["x", "y"]}', "text must be one value"),
         ('{"file_name": "c\\u0000.png", "text": "x"}', "does not exist"),
         ('{"file_name": "a.png", "text": "x", "unit": " "}', "empty unit"),
+        ('{"file_name": "a.png", "text": "x", "split": " "}', "empty split"),
         ('{"file_name": "a.png", "text": "x", "split": "dev"}', "neither train nor test"),
         ("not json", "cannot be read"),
     ],
@@ -145,8 +185,11 @@ def test_an_unusable_row_is_named(tmp_path, line, words):
         Image.new("RGB", (4, 4)).save(tmp_path / name)
     good = '{"file_name": "b.png", "text": "fine"}'
     (tmp_path / "metadata.jsonl").write_text(f"{good}\n{line}\n")
-    with pytest.raises(UserError, match=words):
-        folder.load(config(tmp_path, test_fraction=0.5))
+    for look in (Folder.load, Folder.quick_look):
+        with pytest.raises(UserError) as error:
+            look(config(tmp_path, test_fraction=0.5))
+        assert any(re.search(words, detail) for detail in error.value.details), error.value.details
+        assert not any(word in str(error.value) for word in ("a.png", "ann smith", "dev"))
 
 
 def test_class_names_never_come_from_the_private_split(tmp_path):
@@ -156,9 +199,13 @@ def test_class_names_never_come_from_the_private_split(tmp_path):
         {"file_name": "3.png", "label": "a rare illness", "split": "train"},
     ]
     root = make(tmp_path / "in", records)
-    with pytest.raises(UserError, match=r"3\.png: label 'a rare illness' has no class name"):
-        folder.load(config(root))
-    assert folder.load(config(root, classes=["cat", "a rare illness"])).labels.classes == ("cat", "a rare illness")
+    with pytest.raises(UserError, match=r"rows whose label has no class name \(list all classes .*\): 1$") as error:
+        config(root).load()
+    assert error.value.details == [
+        "3.png: label 'a rare illness' has no class name; list all classes in `classes` of params.yaml"
+    ]
+    assert "illness" not in str(error.value)
+    assert config(root, classes=["cat", "a rare illness"]).load().labels.classes == ("cat", "a rare illness")
 
 
 def test_two_spellings_of_a_file_are_one_image(tmp_path):
@@ -171,7 +218,7 @@ def test_two_spellings_of_a_file_are_one_image(tmp_path):
     assert [row.texts for row in splits["train"]] == [("one", "two")]
     records[1]["split"] = "test"
     with pytest.raises(UserError, match="there twice"):
-        folder.load(config(make(tmp_path / "in", records)))
+        config(make(tmp_path / "in", records)).load()
 
 
 def test_a_row_without_label_among_labelled_ones_is_named(tmp_path):
@@ -179,13 +226,14 @@ def test_a_row_without_label_among_labelled_ones_is_named(tmp_path):
     with (root / "metadata.jsonl").open("a") as file:
         Image.new("RGB", (4, 4)).save(root / "x.png")
         file.write('\n{"file_name": "x.png", "text": "no label"}')
-    with pytest.raises(UserError, match=r"x\.png: no label"):
-        folder.load(config(root, classes=["cat", "dog"], test_fraction=0.5))
+    with pytest.raises(UserError, match="rows without a label, while others have one: 1") as error:
+        config(root, classes=["cat", "dog"], test_fraction=0.5).load()
+    assert error.value.details[0].startswith("x.png: no label")
 
 
 def test_a_folder_without_test_rows_says_how_to_get_some(tmp_path):
     with pytest.raises(UserError, match="test_fraction"):
-        folder.load(config(make(tmp_path / "in", animals()), classes=["cat", "dog"]))
+        config(make(tmp_path / "in", animals()), classes=["cat", "dog"]).load()
 
 
 def test_real_photos_with_captions_load(tmp_path, shared_data):
@@ -218,14 +266,13 @@ def people(n: int = 40) -> list[dict]:
     return [*train, *({"file_name": f"t{k}.png", "label": k, "unit": k, "split": "test"} for k in ("cat", "dog"))]
 
 
-def test_a_part_of_a_folder_takes_units_whole_and_classes_by_their_share(tmp_path):
+def test_a_part_of_a_folder_takes_units_whole_and_is_counted_before_it_is_made(tmp_path):
     root = make(tmp_path / "in", people())
     whole = prepared(tmp_path / "whole", config(root))["train"]
     source = config(root, train_fraction=0.2, subset_seed=4)
     part = prepared(tmp_path / "part", source)
-    units = {row.unit: row.label for row in part["train"]}
-    assert len(units) == 8 and sorted(units.values()) == [0] * 6 + [1] * 2
-    assert sources.quick_look(source) == (8, True)
+    units = {row.unit for row in part["train"]}
+    assert 0 < len(units) < 20 and source.quick_look() == (len(units), True)
     assert part["train"] == [row for row in whole if row.unit in units], "all rows of a chosen unit, and no other"
     assert len(part["test"]) == 2
     assert Manifest.read(tmp_path / "part" / "out").source.endswith(", train_fraction 0.2 (subset_seed 4)")
@@ -243,4 +290,23 @@ def test_a_part_of_a_folder_without_labels(tmp_path):
     records = [{"file_name": f"{i}.png", "text": f"text {i}", "split": "train"} for i in range(10)]
     records.append({"file_name": "t.png", "text": "t", "split": "test"})
     source = config(make(tmp_path / "in", records), train_fraction=0.3)
-    assert len(prepared(tmp_path, source)["train"]) == 3 and sources.quick_look(source) == (3, False)
+    n = len(prepared(tmp_path, source)["train"])
+    assert 0 < n < 10 and source.quick_look() == (n, False)
+
+
+def test_the_place_of_a_unit_does_not_depend_on_any_other_record(tmp_path):
+    """Neighbours: one person fewer, or with another label. All others are in or out as they were."""
+
+    def units(name: str, records: list[dict]) -> set[str]:
+        source = config(make(tmp_path / name, records), train_fraction=0.5)
+        return {row.unit for row in prepared(tmp_path / f"{name}-out", source)["train"]}
+
+    def other_label(record: dict) -> dict:
+        return record | {"label": "dog" if record["label"] == "cat" else "cat"}
+
+    everybody = people()
+    whole = units("whole", everybody)
+    for i in (0, 1, 4, 7):
+        one = f"person {i}"
+        assert units(f"without {i}", [r for r in everybody if r["unit"] != one]) == whole - {one}
+        assert units(f"other {i}", [other_label(r) if r["unit"] == one else r for r in everybody]) == whole

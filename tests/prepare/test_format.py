@@ -3,8 +3,10 @@ import os
 import pytest
 from PIL import Image
 
+from stages.data.manifest import Manifest
+from stages.data.prepared import ROWS_PER_BATCH, PreparedSplit, write
+from stages.data.rows import Dataset, Row, png
 from stages.errors import UserError
-from stages.prepare.format import ROWS_PER_BATCH, Dataset, Manifest, PreparedSplit, Row, png, write
 
 
 def rows(n: int, prefix: str = "u", per_unit: int = 1) -> list[Row]:
@@ -43,8 +45,11 @@ def test_the_hash_follows_the_content(tmp_path):
 
 
 def test_a_unit_in_both_splits_is_refused_and_nothing_is_written(tmp_path):
-    with pytest.raises(UserError, match="in both train and test"):
+    with pytest.raises(
+        UserError, match=r"2 privacy units are in both train and test.*\n  - units in both: 2$"
+    ) as error:
         write(tmp_path / "d", "d", dataset(rows(5), rows(2)))
+    assert error.value.details == ["unit 'u0' is in both", "unit 'u1' is in both"] and "u0" not in str(error.value)
     assert os.listdir(tmp_path) == []
 
 

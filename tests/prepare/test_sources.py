@@ -4,15 +4,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.params import FontDigits, Mnist5k
-from stages.prepare import sources
-from stages.prepare.format import Manifest, PreparedSplit, write
+from stages import sources
+from stages.data.manifest import Manifest
+from stages.data.prepared import PreparedSplit, write
+from stages.sources.font_digits import FontDigits
+from stages.sources.mnist5k import Mnist5k
 
 
 @pytest.fixture(scope="module")
 def mnist(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "mnist5k"
-    write(folder, "mnist5k", sources.load(Mnist5k(source="mnist5k")))
+    write(folder, "mnist5k", Mnist5k(source="mnist5k").load())
     return folder
 
 
@@ -41,14 +43,14 @@ def test_mnist5k_has_the_papers_prompt(mnist):
 
 
 def test_preparing_twice_gives_the_same_hash(mnist, tmp_path):
-    again = write(tmp_path / "again", "mnist5k", sources.load(Mnist5k(source="mnist5k")))
+    again = write(tmp_path / "again", "mnist5k", Mnist5k(source="mnist5k").load())
     assert again.data_hash == Manifest.read(mnist).data_hash
 
 
 def test_font_digits_vary_and_follow_their_seed(tmp_path):
     def images(seed: int) -> list[bytes]:
         config = FontDigits(source="font-digits", train=40, test=10, seed=seed)
-        write(tmp_path / str(seed), "font-digits", sources.load(config))
+        write(tmp_path / str(seed), "font-digits", config.load())
         return [row.image for row in PreparedSplit(tmp_path / str(seed), "train")]
 
     first = images(1)
@@ -59,5 +61,32 @@ def test_font_digits_vary_and_follow_their_seed(tmp_path):
 
 
 def test_a_quick_look_tells_the_number_of_training_units(mnist):
-    assert sources.quick_look(Mnist5k(source="mnist5k")) == (Manifest.read(mnist).n, True)
-    assert sources.quick_look(FontDigits(source="font-digits", train=40, test=10, seed=0)) == (40, True)
+    assert Mnist5k(source="mnist5k").quick_look() == (Manifest.read(mnist).n, True)
+    assert FontDigits(source="font-digits", train=40, test=10, seed=0).quick_look() == (40, True)
+
+
+def test_every_source_is_found_by_its_names():
+    benchmarks = {"mnist", "fashion-mnist", "cifar10", "cifar100", "svhn", "gtsrb"}
+    made = {"mnist5k", "font-digits", "optical-digits", "scenes", "easy-vqa"}
+    assert set(sources.of("prepare")) == benchmarks | made
+    assert set(sources.known()) == benchmarks | made | {"folder", "coco", "vqa"}
+
+
+def test_parts_of_one_set_have_one_origin_and_other_sets_have_others():
+    def origin(**entry) -> object:
+        return sources.read_leniently("prepare", entry).origin
+
+    digits, scenes = {"source": "font-digits", "test": 1}, {"source": "scenes", "test": 1}
+    assert origin(source="mnist5k") == origin(source="mnist", train_fraction=0.1) != origin(source="svhn")
+    assert origin(**digits, train=5, seed=0) == origin(**digits, train=9, seed=0) != origin(**digits, train=5, seed=1)
+    assert origin(source="optical-digits", train=5, seed=0) == origin(source="optical-digits", train=5, seed=1)
+    assert origin(**scenes, train=5, seed=0, style="wide") != origin(**scenes, train=5, seed=0, style="public")
+    assert origin(source="mnist", train_fraction=2, mistake=1) == origin(source="mnist")
+
+
+def test_only_some_sources_have_questions():
+    scenes = {"source": "scenes", "style": "wide", "train": 1, "test": 1, "seed": 0}
+    entries = [{"source": "easy-vqa"}, {"source": "mnist5k"}, scenes, scenes | {"questions": True}]
+    found = [sources.read_leniently("prepare", entry).has_questions for entry in entries]
+    assert found == [True, False, False, True]
+    assert sources.read_leniently("prepare", {"source": "no such"}) is sources.read_leniently("prepare", 5) is None

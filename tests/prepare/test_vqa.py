@@ -10,11 +10,14 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
+from stages.data.manifest import Manifest
+from stages.data.prepared import PreparedSplit, write
 from stages.errors import UserError
-from stages.evaluate.answers import exact_match, kind_of
-from stages.params import EasyVqa, Scenes, Vqa
-from stages.prepare import scenes, sources
-from stages.prepare.format import Manifest, PreparedSplit, write
+from stages.sources import scenes
+from stages.sources.easy_vqa import EasyVqa
+from stages.sources.scenes import Scenes
+from stages.sources.vqa import Vqa
+from stages.tasks.measures.answers import exact_match, kind_of
 from tests.prepare.test_coco import prepared, problems_of
 
 SUBSETS = {"train": "train2015", "test": "val2015"}
@@ -62,7 +65,7 @@ def test_a_unit_is_an_image_with_all_of_its_questions_and_answers(tmp_path):
     assert Counter(rows[2].texts) == Counter(
         {f"what is {k}? {answer}": times for k in range(3) for answer, times in (("yes", 7), ("no", 3))}
     )
-    assert Manifest.read(tmp_path / "out").n == 4 and sources.quick_look(config(tmp_path / "in")) == (4, False)
+    assert Manifest.read(tmp_path / "out").n == 4 and config(tmp_path / "in").quick_look() == (4, False)
 
 
 def test_the_hash_covers_questions_and_leaves_other_data_as_they_were(tmp_path):
@@ -74,7 +77,7 @@ def test_the_hash_covers_questions_and_leaves_other_data_as_they_were(tmp_path):
             for content, kind in zip(files["test"], ("questions", "annotations"), strict=True):
                 if key in content[kind][0]:
                     content[kind][0][key] = value
-        write(tmp_path / f"out{i}", "mine", sources.load(config(make(tmp_path / f"in{i}", files))))
+        write(tmp_path / f"out{i}", "mine", config(make(tmp_path / f"in{i}", files)).load())
         hashes.append(Manifest.read(tmp_path / f"out{i}").test.sha256)
     assert len(set(hashes)) == 4
 
@@ -92,7 +95,7 @@ def test_images_of_photos_are_named_as_coco_names_them_or_as_it_is_told(tmp_path
         rows = prepared(tmp_path / f"out-{name[:5]}", config(root, test=split_of("test", file_names=pattern)))["test"]
         assert rows[0].unit == f"test/{name.format(1000)}"
     with pytest.raises(UserError, match="has no data_type and data_subtype; give file_names"):
-        sources.quick_look(config(root))
+        config(root).quick_look()
 
 
 def test_all_problems_are_listed_with_ids_and_nothing_is_written(tmp_path):
@@ -151,10 +154,10 @@ def test_files_of_another_shape_are_found_before_anything_runs(tmp_path, file, c
     (root / file).unlink()
     if content is not None:
         (root / file).write_text(content)
-    for look in (sources.quick_look, sources.load):
+    for look in (Vqa.quick_look, Vqa.load):
         with pytest.raises(UserError) as error:
             look(config(root))
-        assert any(re.search(words, problem) for problem in error.value.problems)
+        assert any(re.search(words, problem) for problem in error.value.details)
 
 
 def test_only_the_test_split_may_be_without_answers(tmp_path):
@@ -212,8 +215,9 @@ def test_wrong_rows_of_a_table_are_listed_with_their_lines(tmp_path, pictures):
     assert len(found) == 3 and all(any(words in problem for problem in found) for words in expected), found
     table(pictures, "train.csv", [["what?", "one"]], columns=("question", "answer"))
     with pytest.raises(UserError) as error:
-        sources.quick_look(by_csv(pictures))
-    assert "must have the columns question, answer and image" in str(error.value.problems)
+        by_csv(pictures).quick_look()
+    assert "must have the columns question, answer and image" in str(error.value)
+    assert "it has ['question', 'answer']" in error.value.details[0] and "it has" not in str(error.value)
 
 
 def test_an_image_in_both_splits_is_refused_or_left_to_the_public_one(tmp_path, pictures):
@@ -223,7 +227,7 @@ def test_an_image_in_both_splits_is_refused_or_left_to_the_public_one(tmp_path, 
     assert "are one file: images/b.jpg (`in_both: out-of-train`" in problem
     source = by_csv(pictures, in_both="out-of-train")
     rows = prepared(tmp_path / "out", source)
-    assert [row.unit for row in rows["train"]] == ["images/a.png"] and sources.quick_look(source) == (1, False)
+    assert [row.unit for row in rows["train"]] == ["images/a.png"] and source.quick_look() == (1, False)
 
 
 def test_the_real_abstract_scenes_load_with_their_questions(tmp_path, shared_data):
@@ -250,7 +254,7 @@ def test_the_real_daquar_has_two_images_in_both_splits(tmp_path, shared_data):
         split | {"csv": "data_eval.csv"},
         in_both="out-of-train",
     )
-    assert sources.quick_look(source) == (148, False)
+    assert source.quick_look() == (148, False)
     rows = prepared(tmp_path / "out", source)
     assert (len(rows["train"]), len(rows["test"])) == (148, 60)
     assert sum(len(row.questions) for row in rows["test"]) > 130
@@ -259,8 +263,8 @@ def test_the_real_daquar_has_two_images_in_both_splits(tmp_path, shared_data):
 def test_easy_vqa_is_as_published(tmp_path):
     import easy_vqa
 
-    manifest = write(tmp_path / "out", "easy-vqa", sources.load(EasyVqa(source="easy-vqa", test=50)))
-    assert (manifest.n, manifest.test.rows) == (4000, 50) and sources.quick_look(EasyVqa(source="easy-vqa"))[0] == 4000
+    manifest = write(tmp_path / "out", "easy-vqa", EasyVqa(source="easy-vqa", test=50).load())
+    assert (manifest.n, manifest.test.rows) == (4000, 50) and EasyVqa(source="easy-vqa").quick_look()[0] == 4000
     train = PreparedSplit(tmp_path / "out", "train")
     assert sum(len(train.questions(i)) for i in range(train.rows)) == 38_575
     texts, answers, ids = easy_vqa.get_train_questions()
@@ -274,7 +278,7 @@ def test_easy_vqa_is_as_published(tmp_path):
 @pytest.mark.parametrize("style", list(scenes.STYLES))
 def test_generated_questions_have_ten_answers_of_which_most_are_right(style):
     source = Scenes(source="scenes", style=style, questions=True, train=150, test=5, seed=2)
-    rows = list(sources.load(source).train)
+    rows = list(source.load().train)
     questions = [q for row in rows for q in row.questions]
     assert all(3 <= len(row.questions) <= 4 for row in rows) and all(len(q.answers) == 10 for q in questions)
     kinds = Counter(q.kind for q in questions)
@@ -282,7 +286,7 @@ def test_generated_questions_have_ten_answers_of_which_most_are_right(style):
     assert all(kind_of(q.answers) == q.kind for q in questions if max(Counter(q.answers).values()) > 5)
     agree = np.mean([exact_match(answer, q.answers) for q in questions for answer in q.answers])
     assert 0.9 < agree < 0.97  # some people are wrong now and then
-    assert len({row.unit for row in rows}) == 150 and rows == list(sources.load(source).train)
+    assert len({row.unit for row in rows}) == 150 and rows == list(source.load().train)
 
 
 def test_right_answers_are_true_of_the_scene():

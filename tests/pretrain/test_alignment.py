@@ -6,12 +6,11 @@ import pytest
 import torch
 from PIL import Image
 
+from stages.data.prepared import PreparedSplit, write
 from stages.models import saved
 from stages.models.encoder import Encoder
-from stages.params import FontDigits
-from stages.prepare import sources
-from stages.prepare.format import PreparedSplit, write
 from stages.pretrain.alignment import aligned
+from stages.sources.font_digits import FontDigits
 
 CPU = torch.device("cpu")
 
@@ -19,7 +18,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "font-digits"
-    write(folder, "font-digits", sources.load(FontDigits(source="font-digits", train=600, test=100, seed=0)))
+    write(folder, "font-digits", FontDigits(source="font-digits", train=600, test=100, seed=0).load())
     return folder
 
 

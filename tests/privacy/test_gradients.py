@@ -9,7 +9,9 @@ from dp_accounting import NeighboringRelation
 
 from stages.privacy import gradients as g
 from stages.privacy.gradients import clipped_sum, gradient, grid_of
-from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping
+from stages.privacy.methods.batch import BatchClipping
+from stages.privacy.methods.example import ExampleClipping
+from stages.privacy.methods.group import GroupClipping
 from stages.privacy.randomness import Key
 
 ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE

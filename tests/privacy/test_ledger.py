@@ -12,44 +12,52 @@ from pathlib import Path
 import pytest
 
 from stages.errors import UserError
+from stages.ledger.spent import show
 from stages.privacy.accounting import Plan, calibrate_pld, calibrate_rdp, epsilon_rdp
 from stages.privacy.facts import round_up
-from stages.privacy.ledger import Charge, Ledger, show, total_epsilon
-from stages.privacy.mechanism import BatchClipping
+from stages.privacy.ledger import Charge, Ledger, total_epsilon
+from stages.privacy.methods.batch import BatchClipping
+from stages.privacy.records import Records
 from stages.privacy.sampling import PoissonSampling
+from tests.patience import patience
 
-DATA, DELTA = "d" * 64, 1 / 8000
+DELTA = 1 / 8000
+PEOPLE = Records.of(range(100))
 ONE = Charge("a/cell", private=True, n=4000, q=0.008, steps=500, sigma=2.0, clip_norm=1.0, z=1.0)
 
 
 @pytest.fixture
 def ledger(tmp_path) -> Ledger:
-    made = Ledger(DATA, tmp_path)
+    made = Ledger(tmp_path)
     for run in ("r1", "r2", "r3"):
-        made.charge(run, ONE, DELTA)
+        made.charge(run, ONE, PEOPLE, DELTA)
     return made
 
 
+def charges(ledger: Ledger) -> dict[str, Charge]:
+    return {entry.run: entry.charge for entry in ledger.entries()}
+
+
 def refused(ledger: Ledger, words: str = "damaged") -> None:
-    before = ledger.path.read_bytes() if ledger.path.exists() else None
-    for use in (ledger.charges, lambda: ledger.charge("new", ONE, DELTA)):
+    before = ledger.chain.path.read_bytes() if ledger.chain.path.exists() else None
+    for use in (ledger.entries, lambda: ledger.charge("new", ONE, PEOPLE, DELTA)):
         with pytest.raises(UserError, match=words):
             use()
-    assert (ledger.path.read_bytes() if ledger.path.exists() else None) == before
+    assert (ledger.chain.path.read_bytes() if ledger.chain.path.exists() else None) == before
 
 
 def edit(ledger: Ledger, change) -> None:
-    lines = ledger.path.read_bytes().split(b"\n")[:-1]
-    ledger.path.write_bytes(b"".join(line + b"\n" for line in change(lines)))
+    lines = ledger.chain.path.read_bytes().split(b"\n")[:-1]
+    ledger.chain.path.write_bytes(b"".join(line + b"\n" for line in change(lines)))
 
 
 def test_every_run_is_charged_and_equal_runs_are_two(ledger):
-    assert ledger.charges() == {"r1": ONE, "r2": ONE, "r3": ONE}
+    assert charges(ledger) == {"r1": ONE, "r2": ONE, "r3": ONE}
 
 
 def test_a_resumed_run_is_charged_once(ledger):
-    ledger.charge("r2", ONE, DELTA)
-    assert len(ledger.charges()) == 3
+    ledger.charge("r2", ONE, PEOPLE, DELTA)
+    assert len(charges(ledger)) == 3
 
 
 @pytest.mark.parametrize(
@@ -57,8 +65,8 @@ def test_a_resumed_run_is_charged_once(ledger):
 )
 def test_a_run_cannot_go_on_with_other_values(ledger, change):
     with pytest.raises(UserError, match=f"{next(iter(change))} was"):
-        ledger.charge("r2", dataclasses.replace(ONE, **change), DELTA)
-    assert len(ledger.charges()) == 3
+        ledger.charge("r2", dataclasses.replace(ONE, **change), PEOPLE, DELTA)
+    assert len(charges(ledger)) == 3
 
 
 def test_an_edited_line_is_refused(ledger):
@@ -83,7 +91,7 @@ def test_a_truncated_file_is_refused(ledger, left):
 
 
 def test_a_deleted_file_is_refused(ledger):
-    ledger.path.unlink()
+    ledger.chain.path.unlink()
     refused(ledger)
 
 
@@ -92,46 +100,39 @@ def test_reordered_lines_are_refused(ledger):
     refused(ledger)
 
 
-def test_the_ledger_of_other_data_is_refused(ledger, tmp_path):
-    other = Ledger("e" * 64, tmp_path)
-    other.path.write_bytes(ledger.path.read_bytes())
-    other.head.write_bytes(ledger.head.read_bytes())
-    refused(other)
-
-
 def test_a_line_that_is_no_json_is_refused(ledger):
     edit(ledger, lambda lines: [*lines, b"rubbish"])
     refused(ledger)
 
 
 def test_a_damaged_head_is_refused(ledger):
-    ledger.head.write_text("rubbish")
+    ledger.chain.head.write_text("rubbish")
     refused(ledger)
 
 
 def test_an_old_copy_of_the_file_is_refused(ledger):
-    old = ledger.path.read_bytes()
-    ledger.charge("r4", ONE, DELTA)
-    ledger.path.write_bytes(old)
+    old = ledger.chain.path.read_bytes()
+    ledger.charge("r4", ONE, PEOPLE, DELTA)
+    ledger.chain.path.write_bytes(old)
     refused(ledger)
 
 
 def test_a_torn_last_line_was_never_a_run_and_is_replaced(ledger):
-    with ledger.path.open("ab") as file:
+    with ledger.chain.path.open("ab") as file:
         file.write(b'{"charge": {"cell": "torn')
-    assert len(ledger.charges()) == 3
-    ledger.charge("r4", ONE, DELTA)
-    assert list(ledger.charges()) == ["r1", "r2", "r3", "r4"]
+    assert len(charges(ledger)) == 3
+    ledger.charge("r4", ONE, PEOPLE, DELTA)
+    assert list(charges(ledger)) == ["r1", "r2", "r3", "r4"]
 
 
 def test_a_line_whose_head_was_not_written_counts(ledger):
     """The process ended between the two: the run may have been charged, so it is."""
-    head = ledger.head.read_bytes()
-    ledger.charge("r4", ONE, DELTA)
-    ledger.head.write_bytes(head)
-    assert len(ledger.charges()) == 4
-    ledger.charge("r5", ONE, DELTA)
-    assert len(ledger.charges()) == 5
+    head = ledger.chain.head.read_bytes()
+    ledger.charge("r4", ONE, PEOPLE, DELTA)
+    ledger.chain.head.write_bytes(head)
+    assert len(charges(ledger)) == 4
+    ledger.charge("r5", ONE, PEOPLE, DELTA)
+    assert len(charges(ledger)) == 5
 
 
 WRITER = """
@@ -139,10 +140,11 @@ import sys
 from pathlib import Path
 from stages.privacy.facts import round_up
 from stages.privacy.ledger import Charge, Ledger
+from stages.privacy.records import Records
 one = Charge("a/cell", private=True, n=4000, q=0.008, steps=500, sigma=2.0, clip_norm=1.0, z=1.0)
-ledger = Ledger("d" * 64, Path(sys.argv[1]))
+ledger = Ledger(Path(sys.argv[1]))
 for i in range(int(sys.argv[3])):
-    ledger.charge(f"{sys.argv[2]}-{i}", one, 1 / 8000)
+    ledger.charge(f"{sys.argv[2]}-{i}", one, Records.of(range(100)), 1 / 8000)
     print(i, flush=True)
 """
 
@@ -155,8 +157,8 @@ def writer(folder: Path, name: str, count: int) -> subprocess.Popen:
 
 def test_concurrent_runs_are_all_charged(tmp_path):
     writers = [writer(tmp_path, f"w{k}", 25) for k in range(4)]
-    assert [w.wait(120) for w in writers] == [0, 0, 0, 0]
-    assert len(Ledger(DATA, tmp_path).charges()) == 100
+    assert [w.wait(patience(120)) for w in writers] == [0, 0, 0, 0]
+    assert len(charges(Ledger(tmp_path))) == 100
 
 
 def test_killed_writers_leave_every_charge_that_they_reported(tmp_path):
@@ -168,20 +170,20 @@ def test_killed_writers_leave_every_charge_that_they_reported(tmp_path):
         os.kill(process.pid, signal.SIGKILL)
         process.stdout.read()
         process.wait()
-        kept = {run for run in Ledger(DATA, tmp_path).charges() if run.startswith(f"k{attempt}-")}
+        kept = {run for run in charges(Ledger(tmp_path)) if run.startswith(f"k{attempt}-")}
         assert {f"k{attempt}-{i}" for i in range(5 + attempt)} <= kept
-    lines = Ledger(DATA, tmp_path).path.read_bytes().split(b"\n")[:-1]
+    lines = Ledger(tmp_path).chain.path.read_bytes().split(b"\n")[:-1]
     assert all(json.loads(line) for line in lines)
 
 
 def test_over_budget_nothing_is_written(tmp_path):
-    ledger = Ledger(DATA, tmp_path)
+    ledger = Ledger(tmp_path)
     alone = total_epsilon([ONE], DELTA)
-    ledger.charge("r1", ONE, DELTA, budget=1.5 * alone)
+    ledger.charge("r1", ONE, PEOPLE, DELTA, budget=1.5 * alone)
     with pytest.raises(UserError, match="over the budget"):
         for i in range(2, 10):
-            ledger.charge(f"r{i}", ONE, DELTA, budget=1.5 * alone)
-    spent = total_epsilon(list(ledger.charges().values()), DELTA)
+            ledger.charge(f"r{i}", ONE, PEOPLE, DELTA, budget=1.5 * alone)
+    spent = total_epsilon(list(charges(ledger).values()), DELTA)
     assert alone <= spent <= 1.5 * alone
 
 
@@ -189,14 +191,14 @@ def test_a_run_calibrated_to_the_whole_budget_fits_into_it(tmp_path):
     plan = Plan(PoissonSampling(4000, 32), BatchClipping(1.0, 1.0), 1250)
     found = calibrate_pld(calibrate_rdp(plan, 1.0, DELTA), 1.0, DELTA)
     whole = dataclasses.replace(ONE, z=found.z, sigma=found.sigma, steps=1250)
-    Ledger(DATA, tmp_path).charge("r1", whole, DELTA, budget=1.0)
-    assert len(Ledger(DATA, tmp_path).charges()) == 1
+    Ledger(tmp_path).charge("r1", whole, PEOPLE, DELTA, budget=1.0)
+    assert len(charges(Ledger(tmp_path))) == 1
 
 
 def test_a_budget_admits_no_run_without_privacy(tmp_path):
     with pytest.raises(UserError, match="gives no privacy"):
-        Ledger(DATA, tmp_path).charge("r1", dataclasses.replace(ONE, private=False), DELTA, budget=100.0)
-    assert Ledger(DATA, tmp_path).charges() == {}
+        Ledger(tmp_path).charge("r1", dataclasses.replace(ONE, private=False), PEOPLE, DELTA, budget=100.0)
+    assert charges(Ledger(tmp_path)) == {}
 
 
 def test_the_total_composes_all_runs():
@@ -212,24 +214,24 @@ def test_the_total_composes_all_runs():
 
 
 def test_what_is_shown(ledger):
-    ledger.charge("r4", dataclasses.replace(ONE, cell="b/cell", private=False), DELTA)
-    text = show("digits", ledger, DELTA, budget=50.0)
-    assert "4 run(s), 3 of them private" in text and "b/cell: NOT PRIVATE" in text
-    assert f"together: epsilon {round_up(total_epsilon([ONE] * 3, DELTA), 4)}" in text and "budget 50" in text
+    ledger.charge("r4", dataclasses.replace(ONE, cell="b/cell", private=False), PEOPLE, DELTA)
+    text = show("digits", ledger, PEOPLE, DELTA, budget=50.0)
+    assert "4 run(s) on its records, 3 of them private" in text and "b/cell: NOT PRIVATE" in text
+    assert f"most was spent on: epsilon {round_up(total_epsilon([ONE] * 3, DELTA), 4)}" in text and "budget 50" in text
 
 
 def test_runs_with_other_neighbours_have_no_common_total_and_are_refused(ledger):
     other = dataclasses.replace(ONE, sampler="fixed-size")
     with pytest.raises(UserError, match="different neighbours"):
-        ledger.charge("r4", other, DELTA)
-    assert len(ledger.charges()) == 3
-    ledger.charge("r4", dataclasses.replace(other, private=False), DELTA)  # it has no epsilon to add
+        ledger.charge("r4", other, PEOPLE, DELTA)
+    assert len(charges(ledger)) == 3
+    ledger.charge("r4", dataclasses.replace(other, private=False), PEOPLE, DELTA)  # it has no epsilon to add
 
 
 def test_fixed_size_runs_are_added_up_for_replaced_records(tmp_path):
     fixed = dataclasses.replace(ONE, sampler="fixed-size")
-    ledger = Ledger(DATA, tmp_path)
-    ledger.charge("r1", fixed, DELTA)
-    ledger.charge("r2", fixed, DELTA)
+    ledger = Ledger(tmp_path)
+    ledger.charge("r1", fixed, PEOPLE, DELTA)
+    ledger.charge("r2", fixed, PEOPLE, DELTA)
     assert total_epsilon([fixed], DELTA) < total_epsilon([fixed, fixed], DELTA)
-    assert "replace-one" in show("digits", ledger, DELTA, budget=None)
+    assert "replace-one" in show("digits", ledger, PEOPLE, DELTA, budget=None)

@@ -1,10 +1,15 @@
+import math
+
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, NeighboringRelation
 
 from stages import keys
 from stages.errors import UserError
-from stages.privacy.mechanism import METHODS, BatchClipping, ExampleClipping, GroupClipping
+from stages.privacy.methods import METHODS
+from stages.privacy.methods.batch import BatchClipping
+from stages.privacy.methods.example import ExampleClipping
+from stages.privacy.methods.group import GroupClipping
 from stages.privacy.randomness import Key
 
 ADD_REMOVE, REPLACE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
@@ -75,3 +80,21 @@ def test_the_names_of_the_methods_are_those_of_the_cells():
 def test_no_group_at_all_is_refused():
     with pytest.raises(ValueError, match="groups must be at least 1; got 0"):
         GroupClipping(1.0, 1.0, groups=0)
+
+
+def test_a_mechanism_is_planned_from_the_values_of_its_section():
+    values = {"clip_norm": 0.1, "groups": 8, "batch_size": 64, "lr": 1e-3}
+    assert METHODS["group"].planned(values, 2.0) == GroupClipping(0.1, 2.0, groups=8)
+    assert METHODS["batch"].planned(values, 2.0) == BatchClipping(0.1, 2.0)
+    with pytest.raises(KeyError, match="groups"):
+        METHODS["group"].planned({"clip_norm": 0.1}, 2.0)
+
+
+def test_a_step_is_expected_to_have_the_units_that_it_draws():
+    assert BatchClipping(1.0, 1.0).expected_units(32) == {}
+    assert ExampleClipping(1.0, 1.0).expected_units(32) == {1: 32}
+    groups = GroupClipping(1.0, 1.0, groups=8).expected_units(32)
+    assert sum(groups.values()) == pytest.approx(8 * (1 - math.exp(-4))), "the others are empty"
+    assert sum(size * units for size, units in groups.items()) == pytest.approx(32)
+    for method in (ExampleClipping, GroupClipping):
+        assert method(1.0, 1.0).expected_units(None) is None

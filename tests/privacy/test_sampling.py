@@ -7,7 +7,15 @@ import pytest
 from stages import keys
 from stages.errors import UserError
 from stages.privacy.randomness import Key
-from stages.privacy.sampling import SAMPLERS, FixedSizeSampling, PoissonSampling, Sampling, ShuffledBatches
+from stages.privacy.sampling import (
+    SAMPLERS,
+    FixedSizeSampling,
+    Neighbours,
+    PoissonSampling,
+    Sampling,
+    ShuffledBatches,
+    sampling_of,
+)
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(1.5)
 
@@ -17,7 +25,7 @@ def draws(sampling: Sampling, steps: int) -> np.ndarray:
     key = Key.from_os()
     taken = np.zeros((steps, sampling.n))
     for t in range(steps):
-        taken[t, sampling.sample(key, t)] = 1
+        taken[t, sampling.sample(key, t, sampling.n)] = 1
     return taken
 
 
@@ -58,8 +66,8 @@ def test_fixed_size_batches_have_that_size_without_repeats_and_each_record_the_s
 def test_a_shuffled_epoch_takes_every_record_once_and_the_next_in_another_order():
     sampling, key = ShuffledBatches(n=12, batch_size=4), Key.from_os()
     for first in (0, 3):
-        assert sorted(np.concatenate([sampling.sample(key, first + t) for t in range(3)])) == list(range(12))
-    orders = {tuple(map(tuple, (sampling.sample(key, t) for t in range(s, s + 3)))) for s in range(0, 60, 3)}
+        assert sorted(np.concatenate([sampling.sample(key, first + t, 12) for t in range(3)])) == list(range(12))
+    orders = {tuple(map(tuple, (sampling.sample(key, t, 12) for t in range(s, s + 3)))) for s in range(0, 60, 3)}
     assert len(orders) > 15
 
 
@@ -70,15 +78,15 @@ def test_the_names_of_the_samplers_are_those_of_params():
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_batch_of_a_step_is_a_pure_function_of_key_and_step(name):
     sampling, key = SAMPLERS[name](n=1000, batch_size=100), Key.from_os()
-    assert sampling.sample(key, 3).tolist() == sampling.sample(key, 3).tolist()
-    assert sampling.sample(key, 3).tolist() != sampling.sample(key, 4).tolist()
-    assert sampling.sample(key, 3).tolist() != sampling.sample(Key.from_os(), 3).tolist()
+    assert sampling.sample(key, 3, 1000).tolist() == sampling.sample(key, 3, 1000).tolist()
+    assert sampling.sample(key, 3, 1000).tolist() != sampling.sample(key, 4, 1000).tolist()
+    assert sampling.sample(key, 3, 1000).tolist() != sampling.sample(Key.from_os(), 3, 1000).tolist()
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_q_one_takes_every_record_and_n_one_works(name):
-    assert SAMPLERS[name](n=7, batch_size=7).sample(Key.from_os(), 0).tolist() == list(range(7))
-    assert SAMPLERS[name](n=1, batch_size=1).sample(Key.from_os(), 0).tolist() == [0]
+    assert SAMPLERS[name](n=7, batch_size=7).sample(Key.from_os(), 0, 7).tolist() == list(range(7))
+    assert SAMPLERS[name](n=1, batch_size=1).sample(Key.from_os(), 0, 1).tolist() == [0]
 
 
 def test_each_sampler_hands_out_the_event_it_implements():
@@ -102,3 +110,48 @@ def test_steps_are_rounded_up_exactly(n, batch_size, epochs, steps):
 def test_a_batch_size_outside_the_data_is_refused(batch_size):
     with pytest.raises(UserError, match="between 1 and n=10"):
         PoissonSampling(n=10, batch_size=batch_size)
+
+
+def test_neighbours_go_with_the_sampler_and_zero_out_is_accounted_as_add_or_remove():
+    zero_out, secret = PoissonSampling(1000, 20), PoissonSampling(1000, 20, Neighbours.ADD_OR_REMOVE)
+    assert zero_out.neighbours is Neighbours.ZERO_OUT and zero_out.event(GAUSSIAN) == secret.event(GAUSSIAN)
+    assert zero_out.relation is secret.relation is dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    fixed = FixedSizeSampling(1000, 20)
+    assert fixed.neighbours is Neighbours.REPLACE_ONE
+    assert fixed.relation is dp_accounting.NeighboringRelation.REPLACE_ONE
+    for sampler, neighbours in (
+        (PoissonSampling, Neighbours.REPLACE_ONE),
+        (FixedSizeSampling, Neighbours.ZERO_OUT),
+        (FixedSizeSampling, Neighbours.ADD_OR_REMOVE),
+        (ShuffledBatches, Neighbours.ZERO_OUT),
+    ):
+        with pytest.raises(ValueError, match="no analysis for the neighbours"):
+            sampler(1000, 20, neighbours)
+
+
+def test_an_empty_record_leaves_the_draws_of_all_others_as_they_are():
+    """What the argument for zero-out needs: a record's draw is its own, so emptying it is leaving it out."""
+    sampling, key = PoissonSampling(200, 50), Key.from_os()
+    secret = PoissonSampling(200, 50, Neighbours.ADD_OR_REMOVE)
+    for t in range(20):
+        drawn = sampling.sample(key, t, 200)
+        assert secret.sample(key, t, 199).tolist() == drawn[drawn != 199].tolist()
+
+
+def test_where_n_is_secret_rate_steps_and_event_come_from_the_public_number_alone():
+    secret = sampling_of("poisson", 777, 50, public_n=500)
+    assert secret == sampling_of("poisson", 123, 50, public_n=500)  # nothing in it knows n
+    assert (secret.n, secret.q, secret.steps(2)) == (500, 0.1, 20)
+    taken = np.concatenate([secret.sample(Key.from_os(), t, 777) for t in range(2000)])
+    rates = np.bincount(taken, minlength=777) / 2000
+    assert len(rates) == 777 and np.abs(rates - 0.1).max() < 6 * math.sqrt(0.1 * 0.9 / 2000)
+    for sampler in ("fixed-size", "shuffled"):
+        with pytest.raises(UserError, match="a secret n needs Poisson sampling") as error:
+            sampling_of(sampler, 777, 50, public_n=500)
+        assert "777" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_where_n_is_public_there_must_be_n_records(name):
+    with pytest.raises(ValueError, match="planned for n=100 records and there are 101"):
+        SAMPLERS[name](100, 10).sample(Key.from_os(), 0, 101)

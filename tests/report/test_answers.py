@@ -4,14 +4,17 @@ import dataclasses
 import json
 import re
 
+import matplotlib.pyplot as plt
 import pytest
 from PIL import Image
 
-from stages.evaluate.results import Metrics
+from stages.data.prepared import write
+from stages.data.rows import Dataset, Question, Row, png
 from stages.keys import data_dir
-from stages.prepare.format import Dataset, Question, Row, png, write
-from stages.report import gallery, paper, scores
+from stages.report import gallery, paper, plot, scores
 from stages.report.table import Outcome, markdown, summarise
+from stages.tasks import captioning, vqa
+from stages.tasks.base.results import Metrics
 from tests.report import test_table
 from tests.report.test_captioning import SWEEP as CAPTIONED
 from tests.report.test_captioning import block
@@ -73,8 +76,15 @@ def test_accuracies_that_need_ten_people_say_so():
 
 def test_captions_and_answers_each_have_their_section():
     text = scores.markdown([*SWEEP, *CAPTIONED])
-    assert re.findall(r"^# (.*)", text, re.MULTILINE) == [task.heading for task in scores.TASKS.values()]
+    assert re.findall(r"^# (.*)", text, re.MULTILINE) == [task.TASK.in_paper.heading for task in (captioning, vqa)]
     assert "exact match in %" in markdown(summarise(SWEEP))
+
+
+def test_the_plot_has_shares_in_percent(tmp_path, monkeypatch):
+    monkeypatch.setattr(plt, "close", lambda _: None)
+    plot.draw(summarise(SWEEP), tmp_path / "answers.png")
+    labels = [line.get_label() for line in plt.gca().get_lines()]
+    assert "zero-shot: 40.0%" in labels and plt.gca().get_ylabel() == "exact match in %"
 
 
 def test_the_page_has_questions_with_what_people_and_models_answered(tmp_path, monkeypatch):

@@ -6,10 +6,11 @@ import re
 import matplotlib.pyplot as plt
 import pytest
 
-from stages.evaluate.results import Metrics
 from stages.report import __main__ as report
 from stages.report import paper, plot, scores
 from stages.report.table import Outcome, markdown, summarise
+from stages.tasks import captioning
+from stages.tasks.base.results import Metrics
 from tests.report import test_table
 from tests.report.test_paper import TEX
 
@@ -85,7 +86,7 @@ def test_ours_stands_beside_it_with_sound_epsilons_and_every_score():
     assert ours["paper's epsilon"] == ["0", "-", "0.4", "2", "inf"]
     assert ours["METEOR (ours only)"] == ["0.460", "-", "0.760", "0.860", "1.310"]
     assert ours["trials"] == ["1", "-", "1", "1", "1"]
-    assert list(ours)[4:] == [*scores.TASKS["captioning"].scores.values(), "trials"]
+    assert list(ours)[4:] == [*captioning.TASK.in_paper.titles.values(), "trials"]
 
 
 def test_seeds_become_mean_and_deviation_of_every_score():
@@ -129,6 +130,14 @@ def test_both_kinds_of_tables_fit_into_one_file():
     text = report.papers_tables(both, summarise(both))
     assert re.findall(r"^## Table (\d)", text, re.MULTILINE) == ["1", "2", "5"]
     assert report.papers_tables(SWEEP, summarise(SWEEP)) == scores.markdown(SWEEP)
+
+
+def test_captions_of_a_dataset_of_the_papers_are_not_in_its_tables_of_accuracy():
+    of_mnist = [dataclasses.replace(o, cell=dataclasses.replace(o.cell, dataset="mnist")) for o in SWEEP]
+    assert paper.markdown(summarise(of_mnist)) == paper.NO_TABLES
+    pictures = test_table.outcome("1", 0.5)
+    pictures = dataclasses.replace(pictures, cell=dataclasses.replace(pictures.cell, dataset="mnist"))
+    assert paper.markdown(summarise([pictures, *of_mnist])) == paper.markdown(summarise([pictures]))
 
 
 # The table and the plot

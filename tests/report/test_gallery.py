@@ -10,13 +10,16 @@ from html.parser import HTMLParser
 import pytest
 from PIL import Image
 
-from stages.params import Scenes
-from stages.prepare import scenes
-from stages.prepare.format import PreparedSplit, Row, png, write
+from stages.data.prepared import PreparedSplit, write
+from stages.data.rows import Row, png
+from stages.privacy.ledger import Ledger
+from stages.privacy.records import Records
 from stages.report import gallery
 from stages.report.table import Outcome
+from stages.sources.scenes import Scenes
 from tests.report import test_table
 from tests.report.test_captioning import NAMES, REASON, SWEEP, TEST_IMAGES, captioned
+from tests.report.test_joint import charge_for
 from tests.report.test_ui import CHROMIUM, FLAGS
 
 
@@ -45,7 +48,7 @@ class Page(HTMLParser):
 def in_project(tmp_path, monkeypatch):
     """A folder with test images, in which `results` writes what was generated."""
     monkeypatch.chdir(tmp_path)
-    made = scenes.load(Scenes(source="scenes", style="private", train=1, test=TEST_IMAGES - 1, seed=3))
+    made = Scenes(source="scenes", style="private", train=1, test=TEST_IMAGES - 1, seed=3).load()
     large = Row(png(Image.radial_gradient("L").resize((900, 600))), ("A big picture — <b>café</b>",), None, "large")
     write(tmp_path / "data/scenes", "scenes", dataclasses.replace(made, test=[large, *made.test]))
     return tmp_path
@@ -84,7 +87,7 @@ def test_the_index_names_the_pages_and_is_there_without_any(in_project):
     results(SWEEP)
     assert 'href="captioning-scenes-tiny-blip.html"' in pages(SWEEP, in_project / "gallery")["index.html"]
     none = pages([test_table.outcome("1", 0.5)], in_project / "none")
-    assert set(none) == {"index.html"} and "href" not in none["index.html"] and "no captions" in none["index.html"]
+    assert set(none) == {"index.html"} and "href" not in none["index.html"] and "no model writes" in none["index.html"]
 
 
 def test_the_gallery_has_every_models_caption_of_the_first_images(in_project):
@@ -117,7 +120,7 @@ def test_epsilons_are_columns_from_zero_shot_to_non_private_with_what_bounds_eac
     ]  # of what is known of the models, and of the captions
     facts = [(kind, content) for kind, content in Page(text).cells if content.startswith("sound epsilon")]
     assert [kind for kind, _ in facts] == [f"batch, {column}" for column in columns]
-    assert facts[1][1] == "sound epsilon1(1, 0.000125)-DP, add-or-remove-oneCIDEr x 100: 70.0"
+    assert facts[1][1] == "sound epsilon1(1, 0.000125)-DP, zero-outCIDEr x 100: 70.0"
     assert facts[0][1].startswith("sound epsilon0no private data used")
     assert facts[3][1].startswith("sound epsiloninfnone (non-private)")
 
@@ -158,7 +161,7 @@ def test_mlflow_gets_the_page_every_score_and_what_was_not_run(in_project):
     import mlflow
 
     from stages.keys import initial_model_dir
-    from stages.report import publish
+    from stages.publish import publishing
     from stages.report.paths import CSV, GALLERY, PAPER, PLOTS, TABLE
 
     made = captioned("1", 0.7)
@@ -172,9 +175,11 @@ def test_mlflow_gets_the_page_every_score_and_what_was_not_run(in_project):
     for folder in (made.cell.model_dir, initial_model_dir("tiny-blip")):
         folder.mkdir(parents=True)
     made.cell.training_json.write_text(made.training.model_dump_json())
+    made = Outcome(made.cell, made.metrics, made.training.model_copy(update={"run": "one", "cell": str(made.cell)}))
+    Ledger().charge("one", charge_for(made), Records.read(in_project / "data/scenes"), 1 / 8000)
     mlflow.set_tracking_uri(f"sqlite:///{in_project / 'mlflow.db'}")
     try:
-        publish.publish([made], first_seed=7, every_seed=False)
+        publishing.publish([made], first_seed=7, every_seed=False)
         client = mlflow.MlflowClient()
         runs = client.search_runs([e.experiment_id for e in client.search_experiments()])
         (child,) = [run for run in runs if "cell" in run.data.tags]

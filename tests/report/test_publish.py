@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from stages.prepare.format import Manifest, PreparedSplit
+from stages.data.manifest import Manifest
+from stages.data.prepared import PreparedSplit
 from tests.conftest import Project
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # what needs it waits together
-
 MODEL = "dp-clip.classification.mnist5k.tiny-clip.batch"
-PUBLISH = ("report.publish",)
+NOT_PRIVATE = f"{MODEL}.not-private"
+PUBLISH = ("publish",)
 
 
 def client(project: Project) -> MlflowClient:
@@ -53,7 +53,7 @@ def test_a_private_run_carries_its_guarantee(finished):
     for name in ("delta", "sigma", "q", "z", "n"):
         assert float(p[f"privacy.{name}"]) == g[name]
     assert int(p["privacy.T"]) == g["steps"] and float(p["privacy.clip_norm"]) == 1.0
-    assert (p["privacy.accountant"], p["privacy.adjacency"]) == (g["accountant"], "ADD_OR_REMOVE_ONE")
+    assert (p["privacy.accountant"], p["privacy.adjacency"]) == (g["accountant"], "zero-out")
     assert p["privacy.convention"] == "sound"
     assert {"git_commit", "data_fingerprint", "dvc_stage", "guarantee"} <= set(run.data.tags)
     assert run.data.tags["guarantee"] == "none (fixed noise seed: for tests only)"
@@ -78,12 +78,12 @@ def test_no_plain_hash_of_the_private_data_is_published(finished):
         texts = [*run.data.tags.values(), *run.data.params.values()]
         texts += [p.read_text(errors="ignore") for p in (finished.folder / "mlartifacts").rglob("*") if p.is_file()]
         assert not any(s in text for s in secret for text in texts)
-    assert (finished.folder / ".fingerprint-key").stat().st_mode & 0o077 == 0
+    assert (finished.folder / "ledger/key").stat().st_mode & 0o077 == 0
 
 
 def test_publishing_twice_changes_nothing(copy_of_finished):
     def state() -> tuple:
-        versions = client(copy_of_finished).search_model_versions(f"name = '{MODEL}'")
+        versions = client(copy_of_finished).search_model_versions()
         return sorted(r.info.run_id for r in runs(copy_of_finished)), sorted(v.version for v in versions)
 
     before = state()
@@ -102,8 +102,56 @@ def test_a_deleted_store_is_restored_from_the_files(copy_of_finished):
     shutil.rmtree(copy_of_finished.folder / "mlartifacts")
     assert copy_of_finished.stage(*PUBLISH).returncode == 0
     assert content() == before
-    aliases = client(copy_of_finished).get_registered_model(MODEL).aliases
-    assert set(aliases) == {"eps-0", "eps-1", "eps-10", "eps-inf"}
+    names = {model.name: set(model.aliases) for model in client(copy_of_finished).search_registered_models()}
+    assert names == {MODEL: {"eps-0"}, NOT_PRIVATE: {"eps-1", "eps-10", "eps-inf"}}
+
+
+def test_weights_without_a_guarantee_are_published_only_by_name_and_never_as_the_newest(copy_of_finished):
+    """The noise of the test sweep has a fixed seed: of its models only the initial one has a guarantee."""
+    params, c = copy_of_finished.params(), client(copy_of_finished)
+    (latest,) = c.search_model_versions(f"name = '{MODEL}'")
+    assert latest.tags["guarantee"] == "no private data used"
+    params["publish"]["not_private"] = []
+    copy_of_finished.write_params(params)
+    assert copy_of_finished.stage(*PUBLISH).returncode == 0
+    assert {version.name for version in c.search_model_versions()} == {MODEL}
+    kept = {model.name for model in c.search_logged_models([runs(copy_of_finished)[0].info.experiment_id])}
+    assert kept == {"model-eps-0"}
+    scored = children(copy_of_finished)["inf"]
+    assert scored.data.tags["scores"].startswith("NOT PRIVATE") and "accuracy_percent" in scored.data.metrics
+
+
+def test_weights_that_are_not_those_of_their_training_are_refused(copy_of_finished):
+    runs_of = copy_of_finished.folder / "runs/classification/mnist5k/tiny-clip/batch"
+    weights = runs_of / "eps-1/seed-0/model/changes.safetensors"
+    weights.unlink()
+    shutil.copy(runs_of / "eps-inf/seed-0/model/changes.safetensors", weights)
+    for stage in ("report", *PUBLISH):
+        done = copy_of_finished.stage(stage)
+        assert done.returncode == 2 and "is not the model that" in done.stderr
+    shutil.rmtree(weights.parent)
+    done = copy_of_finished.stage("report")
+    assert done.returncode == 2 and "is not the model that" in done.stderr
+
+
+def test_a_private_test_split_keeps_its_scores(copy_of_finished):
+    folder = copy_of_finished.folder
+    manifest = json.loads((folder / "data/mnist5k/manifest.json").read_text())
+    (folder / "data/mnist5k").chmod(0o755)
+    shutil.copy(folder / "data/mnist5k/manifest.json", folder / "manifest.json")
+    (folder / "data/mnist5k/manifest.json").unlink()
+    (folder / "data/mnist5k/manifest.json").write_text(json.dumps(manifest | {"private_test": True}))
+    (folder / "mlflow.db").unlink()
+    shutil.rmtree(folder / "mlartifacts")
+    assert copy_of_finished.stage(*PUBLISH).returncode == 0
+    for run in runs(copy_of_finished):
+        assert not run.data.metrics and "|" not in run.data.tags.get("mlflow.note.content", "")
+    published = {p.name for p in (folder / "mlartifacts").rglob("*") if p.is_file()}
+    assert "training.json" in published
+    assert not published & {"metrics.json", "details.json", "picture.png", "table.md", "table.csv"}
+    cell = "classification/mnist5k/tiny-clip/batch/eps-1/seed-0"
+    said = copy_of_finished.stage("evaluate", "--cell", cell)
+    assert said.returncode == 0 and "accuracy" not in said.stdout + said.stderr
 
 
 def test_an_interrupted_publication_is_made_again(copy_of_finished):
@@ -115,7 +163,7 @@ def test_an_interrupted_publication_is_made_again(copy_of_finished):
     old = c.get_run(half.info.run_id).outputs.model_outputs[0].model_id
     kept = {m.model_id for m in c.search_logged_models([half.info.experiment_id])}
     assert len(kept) == 4 and old not in kept
-    versions = c.search_model_versions(f"name = '{MODEL}'")
+    versions = c.search_model_versions()
     assert len(versions) == 4 and half.info.run_id not in {v.run_id for v in versions}
 
 
@@ -134,7 +182,7 @@ def test_a_registered_model_classifies_an_image_file_in_a_fresh_process(finished
     row = PreparedSplit(finished.folder / "data/mnist5k", "test").row(703)
     (tmp_path / "digit.png").write_bytes(row.image)
     store = f"sqlite:///{finished.folder / 'mlflow.db'}"
-    uri = f"models:/{MODEL}@eps-{epsilon}"
+    uri = f"models:/{NOT_PRIVATE}@eps-{epsilon}"
     elsewhere = Project(tmp_path)  # not in the project's folder: the model brings its own code
     encoded = base64.b64encode(row.image).decode()
     table = json.dumps({"image": [str(tmp_path / "digit.png"), encoded]})
@@ -147,10 +195,11 @@ def test_a_registered_model_classifies_an_image_file_in_a_fresh_process(finished
 
 def test_where_models_are_large_only_the_first_seed_carries_its_own(finished, tmp_path, monkeypatch):
     from stages import params
-    from stages.report.publish import publish
+    from stages.publish.publishing import publish
     from stages.report.table import read_outcome
 
     monkeypatch.chdir(finished.folder)
+    monkeypatch.delenv("LEDGER_DIR")
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'other.db'}")
     monkeypatch.setenv("MLFLOW_ARTIFACT_ROOT", str(tmp_path))
     try:

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from stages.evaluate.results import Metrics
 from stages.keys import Cell
 from stages.privacy.facts import Guarantee, PrivacyFacts, TensorFlowPrivacy, TrainingFacts, round_up
 from stages.report import plot
 from stages.report.statement import guarantee_tag, sound_epsilon, statement
 from stages.report.table import Outcome, markdown, summarise
+from stages.tasks.base.results import Metrics
 
 
 def guarantee(epsilon: float, convention: str = "sound") -> Guarantee:
@@ -21,7 +21,7 @@ def guarantee(epsilon: float, convention: str = "sound") -> Guarantee:
         delta=1 / 8000,
         convention=convention,
         accountant="pld",
-        adjacency="ADD_OR_REMOVE_ONE",
+        adjacency="zero-out",
         sampler="poisson",
         n=4000,
         batch_size=32,
@@ -46,6 +46,7 @@ def outcome(
         train={"clip_norm": 0.5},
         trained_parameters=10,
         initial_model="0" * 64,
+        unit="one image with all of its texts",
         key=key if cell.is_private else "none",
         diagnostics=diagnostics,
     )
@@ -89,7 +90,7 @@ def test_methods_are_columns():
 
 
 def test_a_bound_is_never_rounded_down():
-    assert guarantee_tag(outcome("3", 0.8).training) == "(3, 0.000125)-DP, add-or-remove-one"
+    assert guarantee_tag(outcome("3", 0.8).training) == "(3, 0.000125)-DP, zero-out"
     for value in (9.99731, 0.99988, 1e-5, 123.456, 0.000125):
         for digits in (3, 4, 6):
             assert value * (1 - 1e-9) <= float(round_up(value, digits)) <= value * (1 + 10 ** (1 - digits))
@@ -110,14 +111,23 @@ def test_a_sound_statement_names_all_that_the_claim_rests_on():
         "sigma = 2",
         "z = 1",
         "Poisson",
-        "add-or-remove-one",
+        "zero-out",
         "2.99988 by PLD",
         "q = 0.008",
         "n = 4000",
         "T = 125",
-        "it says so",
+        "one image with all of its texts",
+        "TensorFlow Privacy's RDP epsilon",
     ):
         assert words in text, words
+
+
+def test_a_statement_names_the_unit_of_its_data_and_quotes_no_other():
+    """TensorFlow Privacy's sentence speaks of examples and of users, which the records of these data may not be."""
+    training = outcome("3", 0.8).training.model_copy(update={"unit": "all rows with one value in the column `unit`"})
+    text = statement(training)
+    assert "| protected unit | one record: all rows with one value in the column `unit` |" in text
+    assert "it says so" not in text and "an image with all of its texts, or" not in text
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from tests.infra.servers import free_port
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # what needs it waits together
+pytestmark = pytest.mark.xdist_group("ui")  # one server and one browser
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [

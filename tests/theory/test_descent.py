@@ -8,7 +8,8 @@ import torch
 
 from stages.privacy.accounting import Plan, epsilon_rdp
 from stages.privacy.gradients import clipped_sum, grid_of
-from stages.privacy.mechanism import BatchClipping, GroupClipping
+from stages.privacy.methods.batch import BatchClipping
+from stages.privacy.methods.group import GroupClipping
 from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
 from stages.privacy.sampling import PoissonSampling

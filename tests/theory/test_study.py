@@ -11,8 +11,6 @@ from stages.theory.fit import fit
 from stages.theory.study import Setting, measure, settings
 from tests.conftest import small_params
 
-pytestmark = pytest.mark.xdist_group("pipeline")
-
 
 @pytest.fixture(scope="module")
 def config() -> params.Theory:
@@ -31,7 +29,7 @@ def test_dvc_made_the_study_and_published_it_once(copy_of_finished):
     }
     table = (folder / "table.md").read_text()
     assert "| privacy cost in n epsilon, group | -0.5 |" in table and "## Slips of the paper" in table
-    again = copy_of_finished.run("python", "-m", "stages.theory.publish")
+    again = copy_of_finished.run("python", "-m", "stages.publish.theory")
     assert again.returncode == 0, again.stderr
     client = mlflow.MlflowClient(f"sqlite:///{copy_of_finished.folder / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("dp-clip theory")

@@ -4,14 +4,14 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import Project
+from tests.conftest import Project, forget_charges
+from tests.patience import wait_for
 from tests.train.forked import newest
 
 CELL = "classification/mnist5k/tiny-clip/batch/eps-10/seed-0"
@@ -23,6 +23,12 @@ def charges(project: Project) -> list[dict]:
     (ledger,) = (project.folder / "ledger").glob("*.jsonl")
     entries = [json.loads(line) for line in ledger.read_text().splitlines()]
     return [entry for entry in entries if entry["charge"]["cell"] == CELL]
+
+
+class ColdProject(Project):
+    """Its processes are killed, and are what they say they are."""
+
+    cold = True
 
 
 class LongTraining:
@@ -38,14 +44,15 @@ class LongTraining:
         self._copies += 1
         folder = self._folder / f"copy-{self._copies}"
         shutil.copytree(self._project.folder, folder, symlinks=True)
-        return Project(folder), self.reference
+        return ColdProject(folder), self.reference
 
     @staticmethod
     def wait_for_step(project: Project, step: int, process: subprocess.Popen) -> None:
-        deadline = time.monotonic() + 240
-        while newest(project.folder / "checkpoints" / CELL) < step:
-            assert process.poll() is None and time.monotonic() < deadline, "no such step was reached"
-            time.sleep(0.01)
+        def reached() -> bool:
+            assert process.poll() is None, "it ended before"
+            return newest(project.folder / "checkpoints" / CELL) >= step
+
+        wait_for(reached, f"step {step}", every=0.01)
 
 
 def weights(project: Project) -> dict[str, torch.Tensor]:
@@ -59,7 +66,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 @pytest.fixture(scope="session")
 def long_training(finished, tmp_path_factory) -> LongTraining:
     folder = tmp_path_factory.mktemp("long")
-    project = Project(folder / "project")
+    project = ColdProject(folder / "project")
     shutil.copytree(finished.folder, project.folder, symlinks=True)
     params = project.params()
     params["privacy"]["unsafe_noise_seed"] = None  # a key of the operating system's
@@ -67,7 +74,7 @@ def long_training(finished, tmp_path_factory) -> LongTraining:
     del params["train"]["methods"]["batch"]["epochs"]
     params["train"]["methods"]["batch"]["steps"] = STEPS
     project.write_params(params)
-    shutil.rmtree(project.folder / "ledger")
+    forget_charges(project.folder / "ledger")
     shutil.rmtree(project.folder / "runs" / CELL)
     assert project.stage("calibrate", "--cell", CELL).returncode == 0
     # A run that was killed with its first checkpoint, without that checkpoint: it has its key and nothing else.

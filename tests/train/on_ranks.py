@@ -10,17 +10,20 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from stages.data.prepared import PreparedSplit
+from stages.distributed.ranks import ALONE, Ranks
+from stages.distributed.shards import shard, whole
 from stages.models import clip as clips
 from stages.models.batches import BatchReader, decoded
 from stages.models.objectives import OBJECTIVES
 from stages.models.parts import trainable_parameters
-from stages.prepare.format import PreparedSplit
-from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping
+from stages.privacy.accounting import Plan
+from stages.privacy.methods.batch import BatchClipping
+from stages.privacy.methods.example import ExampleClipping
+from stages.privacy.methods.group import GroupClipping
 from stages.privacy.randomness import Key
-from stages.privacy.ranks import ALONE, Ranks
 from stages.privacy.sampling import PoissonSampling
-from stages.privacy.shards import shard, whole
-from stages.train.loop import train
+from stages.train.loop import Execution, Learner, train
 from stages.train.state import restore, snapshot
 from tests.train.test_loop import LABELS
 
@@ -52,20 +55,10 @@ def trained(data: PreparedSplit, ranks: Ranks, setting: str, again_from: int | N
         )  # where a gradient is 0, eps hides its rounding
         if kept is not None:
             restore(kept if ranks.is_first else None, parameters, optimizer, ranks)
-        train(
-            encoder.model,
-            parameters,
-            optimizer,
-            OBJECTIVES[loss](encoder, parameters, LABELS),
-            BatchReader(data, decoded(data, encoder)),
-            PoissonSampling(data.units, batch_size),
-            until,
-            mechanism,
-            key,
-            at_once,
-            ranks=ranks,
-            done=done,
-        )
+        learner = Learner(encoder.model, parameters, optimizer, OBJECTIVES[loss](encoder, parameters, LABELS))
+        plan = Plan(PoissonSampling(data.units, batch_size), mechanism or BatchClipping(1.0, 1.0), until)
+        reader, how = BatchReader(data, decoded(data, encoder)), Execution(at_once, ranks, done)
+        train(learner, reader, plan, key, how, private=mechanism is not None)
         kept = snapshot(parameters, optimizer)
     return {name: whole(p.detach()) for name, p in parameters.items()}
 

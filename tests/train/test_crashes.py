@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests.patience import patience
 from tests.train.conftest import CELL, STEPS, TRAIN, charges, same, weights
 from tests.train.forked import newest
 
@@ -33,7 +34,7 @@ def test_sigterm_stops_after_a_step_and_the_same_command_goes_on(long_training):
     folder = project.folder / "checkpoints" / CELL
     assert (folder / "key").stat().st_mode & 0o777 == 0o600
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=patience(60))
     assert process.returncode == 130 and f"of {STEPS}; the same command goes on from step" in said
     assert "Traceback" not in said and not (project.folder / "runs" / CELL / "training.json").exists()
 

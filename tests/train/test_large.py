@@ -13,7 +13,7 @@ from stages.models import saved
 from stages.models.blip import Blip
 from tests.conftest import Project, small_params
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("large")]  # one after the other: they take memory
+pytestmark = pytest.mark.xdist_group("large")  # one after the other: they take memory
 TRAINED = {"vision_model", "text_encoder", "vision_proj", "text_proj", "logit_scale"}  # of a BLIP
 
 

@@ -7,18 +7,22 @@ import numpy as np
 import pytest
 import torch
 
+from stages.data.prepared import PreparedSplit, write
+from stages.data.rows import Dataset, Labels, Row, png
 from stages.models import clip as clips
 from stages.models.batches import BatchReader, decoded
 from stages.models.encoder import Encoder
 from stages.models.objectives import OBJECTIVES, Contrastive
 from stages.models.parts import trainable_parameters
-from stages.prepare.format import Dataset, Labels, PreparedSplit, Row, png, write
+from stages.privacy.accounting import Plan
 from stages.privacy.gradients import gradient, grid_of
-from stages.privacy.mechanism import BatchClipping, ExampleClipping, GroupClipping
+from stages.privacy.methods.batch import BatchClipping
+from stages.privacy.methods.example import ExampleClipping
+from stages.privacy.methods.group import GroupClipping
 from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
 from stages.privacy.sampling import FixedSizeSampling, PoissonSampling
-from stages.train.loop import train
+from stages.train.loop import Execution, Learner, train
 
 N = 40
 LABELS = Labels(classes=("a", "b"), templates=("a {}",))
@@ -45,7 +49,7 @@ def tiny() -> Encoder:
 class Nothing(PoissonSampling):
     """Every batch is empty."""
 
-    def sample(self, key, t):
+    def _draw(self, key, t, size):
         return np.array([], dtype=np.int64)
 
 
@@ -73,19 +77,15 @@ class Run:
         self.model = clip.model
         self.parameters = trainable_parameters(self.model, part)
         self.before = {name: t.clone() for name, t in self.model.state_dict().items()}
-        train(
+        learner = Learner(
             self.model,
             self.parameters,
             (optimizer or (lambda p: torch.optim.SGD(p, lr=1.0)))(self.parameters.values()),
             (objective or OBJECTIVES[loss])(clip, self.parameters, LABELS),
-            BatchReader(data, decoded(data, clip)),
-            sampling(data.units, batch_size),
-            steps,
-            mechanism,
-            key or Key.from_seed(0),
-            at_once,
-            watch,
         )
+        plan = Plan(sampling(data.units, batch_size), mechanism or BatchClipping(1.0, 1.0), steps)
+        how, private = Execution(at_once, watch=watch), mechanism is not None
+        train(learner, BatchReader(data, decoded(data, clip)), plan, key or Key.from_seed(0), how, private=private)
 
     def moved(self) -> torch.Tensor:
         return torch.cat([(p - self.before[name]).flatten() for name, p in self.parameters.items()]).detach()
@@ -206,7 +206,7 @@ def test_non_private_training_neither_clips_nor_adds_noise(data):
     run = Run(data, steps=1, mechanism=None)
     clip = tiny()
     key, sampling = Key.from_seed(0), PoissonSampling(data.units, 8)
-    batch = BatchReader(data, decoded(data, clip)).batch(sampling.sample(key, 0), key.stream("text", 0))
+    batch = BatchReader(data, decoded(data, clip)).batch(sampling.sample(key, 0, data.units), key.stream("text", 0))
     parameters = trainable_parameters(clip.model, "all")
     objective = Contrastive(clip, parameters)
     expected, _ = gradient(objective, parameters, objective.records(batch), 100)

@@ -13,16 +13,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from stages.distributed.ranks import Ranks
 from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
-from stages.privacy.ranks import Ranks
 from tests.conftest import ROOT
+from tests.patience import patience
 from tests.train.conftest import CELL, TRAIN, charges
 from tests.train.test_loop import write_noise
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_weights_of_one(tmp_path):
     folder = tmp_path / "noise"
     write_noise(folder)
@@ -34,6 +36,7 @@ def test_two_processes_make_the_weights_of_one(tmp_path):
     worst = json.loads(done.stdout.splitlines()[-1])
     assert len(worst) == 16
     assert max(worst.values()) < 1e-5, worst
+    assert worst["group, whole"] == worst["example, whole"] == 0, worst  # whole units: the same to the last bit
 
 
 def test_every_record_is_computed_by_one_process():
@@ -43,7 +46,7 @@ def test_every_record_is_computed_by_one_process():
     assert all(set(units[a]).isdisjoint(units[b]) for a in whole for b in whole if a is not b)
     parts = [Ranks(rank, 3, sharded=True).parts(units) for rank in range(3)]
     assert sorted(np.concatenate([part.records[: part.own] for mine in parts for part in mine])) == list(range(23))
-    assert Ranks(1, 3).whole_units(np.zeros(4, int)) is None  # one unit: its records are shared
+    assert Ranks(1, 3).whole_units(np.zeros(4, int), one_unit=True) is None  # one unit: its records are shared
 
     (left_out,) = Ranks(2, 3, sharded=True).parts(np.zeros(2, int))
     assert left_out.own == 0 and len(left_out.records) == 1  # it takes part in what all do, and adds nothing
@@ -79,7 +82,7 @@ def test_a_killed_process_ends_the_training_with_one_message_and_it_goes_on(long
     ranks = [p for p in psutil.Process(run.pid).children(recursive=True) if "stages.train" in p.cmdline()]
     assert len(ranks) == 2
     ranks[-1].send_signal(signal.SIGKILL)
-    _, said = run.communicate(timeout=120)
+    _, said = run.communicate(timeout=patience(120))
     assert run.returncode == 2 and "was killed (SIGKILL), and the others were stopped" in said
     assert "Traceback" not in said, said
     time.sleep(0.5)

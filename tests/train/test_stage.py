@@ -1,11 +1,11 @@
 """The training stage in a real project, for the methods and options that the shared sweep of the tests leaves out."""
 
 import json
+import re
 
-import pytest
 from mlflow import MlflowClient
 
-pytestmark = pytest.mark.xdist_group("pipeline")
+from tests.conftest import forget_charges
 
 
 def train(project, method: str, privacy: dict | None = None) -> dict:
@@ -34,12 +34,23 @@ def test_group_trains_on_2C_releases_nothing_of_its_steps_and_refuses_another_ca
     assert made["training"]["key"] == "os" and made["metrics"]["n"] == 1000
     assert made["training"]["diagnostics"] is None
     assert not any(word in made["told"].lower() for word in ("loss", "norm", "finite"))
-    assert "group/eps-10/seed-0: epsilon" in copy_of_finished.stage("privacy.ledger").stdout
+    assert "group/eps-10/seed-0: epsilon" in copy_of_finished.stage("ledger").stdout
+
+    cell = "classification/mnist5k/tiny-clip/group/eps-10/seed-0"
+    path = copy_of_finished.folder / "calibration/classification/mnist5k/group/eps-10/privacy.json"
+    right, charged = path.read_text(), copy_of_finished.stage("ledger").stdout
+    facts = json.loads(right)
+    for edit in ({"sigma": 0.01}, {"sigma": 0.01, "z": 0.005}, {"epsilon": 1.0, "epsilon_pld": 1.0}):
+        path.write_text(json.dumps(facts | {"guarantee": facts["guarantee"] | edit}))
+        done = copy_of_finished.stage("train", "--cell", cell)
+        assert done.returncode == 2 and "is not that of its noise" in done.stderr, done.stderr
+    assert copy_of_finished.stage("ledger").stdout == charged
+    path.write_text(right)
 
     params = copy_of_finished.params()
     params["train"]["methods"]["group"]["steps"] = 4
     copy_of_finished.write_params(params)
-    done = copy_of_finished.stage("train", "--cell", "classification/mnist5k/tiny-clip/group/eps-10/seed-0")
+    done = copy_of_finished.stage("train", "--cell", cell)
     assert done.returncode == 2 and "was made for other data, values or another cell" in done.stderr
 
 
@@ -51,11 +62,11 @@ def test_example_trains_on_C_and_unsafe_diagnostics_keep_the_figures_of_each_ste
     assert set(figures) == {"batch_size", "mean_loss", "median_norm", "not_finite"}
     assert all(len(values) == 3 for values in figures.values()) and all(size > 20 for size in figures["batch_size"])
 
-    assert "example/eps-10/seed-0: NOT PRIVATE" in copy_of_finished.stage("privacy.ledger").stdout
+    assert "example/eps-10/seed-0: NOT PRIVATE" in copy_of_finished.stage("ledger").stdout
     params = copy_of_finished.params()
     params["sweep"] |= {"method": ["example"], "epsilon": [10]}
     copy_of_finished.write_params(params)
-    published = copy_of_finished.stage("report.publish")
+    published = copy_of_finished.stage("publish")
     assert published.returncode == 0, published.stderr
     store = MlflowClient(f"sqlite:///{copy_of_finished.folder / 'mlflow.db'}")
     experiments = [e.experiment_id for e in store.search_experiments()]
@@ -67,11 +78,32 @@ def test_example_trains_on_C_and_unsafe_diagnostics_keep_the_figures_of_each_ste
 
 
 def test_fixed_size_sampling_trains_with_a_guarantee_for_a_replaced_record(copy_of_finished):
-    (copy_of_finished.folder / "ledger").rename(copy_of_finished.folder / "ledger-of-other-neighbours")
+    forget_charges(copy_of_finished.folder / "ledger")  # they are for other neighbours
     made = train(copy_of_finished, "example", {"sampling": "fixed-size"})
     g = made["training"]["privacy"]["guarantee"]
-    assert (g["adjacency"], g["accountant"], g["sensitivity"]) == ("REPLACE_ONE", "rdp", 2)
-    assert "replace-one" in copy_of_finished.stage("privacy.ledger").stdout
+    assert (g["adjacency"], g["accountant"], g["sensitivity"]) == ("replace-one", "rdp", 2)
+    assert "replace-one" in copy_of_finished.stage("ledger").stdout
+
+
+def test_where_n_is_secret_nothing_that_is_written_or_said_has_it(copy_of_finished):
+    forget_charges(copy_of_finished.folder / "ledger")  # they have the n that is now secret
+    made = train(copy_of_finished, "group", {"public_n": {"mnist5k": 5000}})
+    g = made["training"]["privacy"]["guarantee"]
+    assert (g["adjacency"], g["n"], g["q"]) == ("add-or-remove", 5000, 64 / 5000)
+    folder = copy_of_finished.folder
+    shown = copy_of_finished.stage("ledger").stdout
+    assert "add-or-remove" in shown
+    cell = "classification/mnist5k/tiny-clip/group/eps-10/seed-0"
+    written = [folder / "calibration/classification/mnist5k/group/eps-10/privacy.json"]
+    written += [folder / "runs" / cell / "training.json", *(folder / "ledger").glob("*.json*")]
+    for text in (made["told"], shown, *(path.read_text() for path in written)):
+        assert not re.search(r"\b4000\b", text), text
+
+    params = copy_of_finished.params()
+    params["privacy"]["public_n"]["mnist5k"] = 5001
+    copy_of_finished.write_params(params)
+    done = copy_of_finished.stage("train", "--cell", cell)
+    assert done.returncode == 2 and "was made for other data, values or another cell" in done.stderr
 
 
 def test_a_projection_trains_on_features_of_this_data_alone_and_nothing_is_charged_before(copy_of_finished):
@@ -82,7 +114,7 @@ def test_a_projection_trains_on_features_of_this_data_alone_and_nothing_is_charg
     params["sweep"]["method"] = ["example"]
     copy_of_finished.write_params(params)
     assert copy_of_finished.stage("calibrate", "--cell", cell).returncode == 0
-    before = copy_of_finished.stage("privacy.ledger").stdout
+    before = copy_of_finished.stage("ledger").stdout
     refused = copy_of_finished.stage("train", "--cell", cell)  # the sweep so far wanted no features
     assert refused.returncode == 2 and "they were not wanted when it was made; run: dvc repro" in refused.stderr
 
@@ -93,7 +125,7 @@ def test_a_projection_trains_on_features_of_this_data_alone_and_nothing_is_charg
     facts.write_text(json.dumps(good | {"data": "0" * 64}))
     refused = copy_of_finished.stage("train", "--cell", cell)
     assert refused.returncode == 2 and "are of other data or another model" in refused.stderr
-    assert copy_of_finished.stage("privacy.ledger").stdout == before
+    assert copy_of_finished.stage("ledger").stdout == before
 
     facts.write_text(json.dumps(good))
     for stage in ("train", "evaluate"):

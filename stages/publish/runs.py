@@ -1,0 +1,59 @@
+"""Where the runs of a sweep are in MLflow: an experiment per task, a parent run per sweep."""
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from stages.errors import UserError
+from stages.home import home
+from stages.keys import Cell
+
+
+def experiment_id(client: MlflowClient, cell: Cell) -> str:
+    return experiment_named(client, f"dp-clip {cell.task}")
+
+
+def experiment_named(client: MlflowClient, name: str) -> str:
+    found = client.get_experiment_by_name(name)
+    if found is not None and found.lifecycle_stage == "deleted":
+        raise UserError(
+            f"the experiment {name!r} was deleted in MLflow; bring it back with: "
+            f"mlflow experiments restore --experiment-id {found.experiment_id} (or erase it with: mlflow gc)"
+        )
+    if found is not None:
+        return found.experiment_id
+    # A local store keeps its artifacts beside it; a server decides for itself.
+    local = mlflow.get_tracking_uri().startswith("sqlite:")
+    location = (home() / "mlartifacts").as_uri() if local else None
+    kind = {"mlflow.experimentKind": "custom_model_development"}  # the page opens on runs, not on chat traces
+    return client.create_experiment(name, location, tags=kind)
+
+
+def find_runs(client: MlflowClient, cell: Cell, tags: dict[str, str]) -> list[Run]:
+    query = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+    return list(client.search_runs([experiment_id(client, cell)], query))
+
+
+def parent_run(client: MlflowClient, cell: Cell) -> Run:
+    """The run that holds the sweep together; its children are the cells."""
+    if found := find_runs(client, cell, {"sweep": cell.sweep}):
+        return found[0]
+    name = f"{cell.dataset}, {cell.model}"
+    created = client.create_run(experiment_id(client, cell), run_name=name, tags={"sweep": cell.sweep})
+    client.log_param(created.info.run_id, "private_dataset", cell.dataset)
+    client.log_param(created.info.run_id, "model", cell.model)
+    client.set_terminated(created.info.run_id)
+    return created
+
+
+def all_runs(client: MlflowClient) -> list[Run]:
+    """Of every sweep that was ever published to this store."""
+    experiments = [e.experiment_id for e in client.search_experiments(filter_string="name LIKE 'dp-clip %'")]
+    found: list[Run] = []
+    token = None
+    while experiments:
+        page = client.search_runs(experiments, page_token=token, max_results=1000)
+        found, token = [*found, *page], page.token
+        if not token:
+            break
+    return found

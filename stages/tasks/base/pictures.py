@@ -1,0 +1,33 @@
+"""Images as a published model is given them: the path of a file, or the file's bytes in base64."""
+
+import base64
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from stages.data.pixels import UNREADABLE, Unusable, rgb
+from stages.models.encoder import WholeEncoder
+
+
+def pictures(encoder: WholeEncoder, values: Iterable[str]) -> torch.Tensor:
+    """(b, 3, height, width): what the model takes."""
+    return torch.stack([encoder.preprocess(picture(value)) for value in values])
+
+
+def picture(value: str) -> Image.Image:
+    """The same as training makes of such a file."""
+    for source in (_decoded, Path):
+        try:
+            return rgb(source(value))
+        except Unusable as error:
+            if error.kind != UNREADABLE:
+                raise
+        except ValueError:
+            continue  # not base64
+    raise ValueError(f"not an image file, and not an image in base64: {value[:80]!r}")
+
+
+def _decoded(value: str) -> bytes:
+    return base64.b64decode(value, validate=True)

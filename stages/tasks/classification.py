@@ -1,0 +1,112 @@
+"""Prompt-ensemble classification: the class whose prompts' mean feature has the highest cosine similarity."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from stages.errors import UserError
+from stages.tasks.base.results import Metrics, wilson_interval
+from stages.tasks.base.task import Answer, HeldOut, Settings, Task
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import torch
+
+    from stages.models.encoder import Encoder, WholeEncoder
+
+
+class Classification(Task):
+    name = "classification"
+    needs_labels = True
+    reads_features = True
+    outputs: ClassVar[Mapping[str, str]] = {"label": "string", "similarity": "double"}
+
+    def evaluate(self, encoder: "Encoder", test: HeldOut, settings: Settings, device: "torch.device") -> "Confusion":
+        import torch
+        from sklearn.metrics import confusion_matrix
+        from tqdm import tqdm
+
+        from stages.models.prompts import class_features
+
+        if test.labels is None:
+            raise UserError(f"this dataset has no class labels; {self.name} needs a `label` column")
+        encoder.model.to(device).eval()
+        classes = class_features(encoder, test.labels, device)
+        true, predicted, rows = [], [], range(test.data.rows)
+        for start in tqdm(rows[:: settings.batch_size], desc="evaluate", unit=" batches", disable=None):
+            some = rows[start : start + settings.batch_size]  # the last batch may be short
+            with torch.no_grad():
+                features = encoder.model.encode_image(test.images(some).to(device), normalize=True)
+                predicted += (features @ classes.T).argmax(dim=1).tolist()
+            true += [test.data.texts_and_label(row)[1] for row in some]
+        known = range(len(test.labels.classes))
+        return Confusion(test.labels.classes, confusion_matrix(true, predicted, labels=known))
+
+    def facts(self, data: Path, details: Path) -> dict:
+        from stages.data.manifest import Manifest
+
+        labels = Manifest.read(data).labels
+        return {"labels": labels and labels.model_dump()}
+
+    def serve(self, encoder: "WholeEncoder", facts: dict) -> Answer:
+        import pandas as pd
+        import torch
+
+        from stages.data.rows import Labels
+        from stages.models.prompts import class_features
+        from stages.tasks.base.pictures import pictures
+
+        labels = Labels.model_validate(facts["labels"])
+        classes = class_features(encoder, labels, torch.device("cpu"))
+
+        def answer(table: "pd.DataFrame") -> "pd.DataFrame":
+            features = encoder.model.encode_image(pictures(encoder, table["image"]), normalize=True)
+            score, label = (features @ classes.T).max(dim=1)
+            return pd.DataFrame({"label": [labels.classes[i] for i in label], "similarity": score.tolist()})
+
+        return answer
+
+
+@dataclass(frozen=True)
+class Confusion:
+    classes: tuple[str, ...]
+    counts: "np.ndarray"  # (true class, predicted class)
+
+    def metrics(self) -> Metrics:
+        n, correct = int(self.counts.sum()), int(self.counts.trace())
+        low, high = wilson_interval(correct, n)
+        return Metrics(primary="accuracy", n=n, low=low, high=high, accuracy=correct / n)
+
+    def details(self) -> dict:
+        totals = self.counts.sum(axis=1)
+        per_class = {
+            name: float(self.counts[i, i] / totals[i]) if totals[i] else None for i, name in enumerate(self.classes)
+        }
+        return {"per_class_accuracy": per_class, "confusion": self.counts.tolist()}
+
+    def draw(self, title: str, path: Path) -> None:
+        import matplotlib
+        import numpy as np
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        share = self.counts / np.maximum(self.counts.sum(axis=1, keepdims=True), 1)
+        size = max(4.0, 0.45 * len(self.classes) + 1.5)
+        figure, axes = plt.subplots(figsize=(size, size), layout="constrained")
+        axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+        axes.set_xticks(range(len(self.classes)), self.classes, rotation=90 if len(self.classes) > 10 else 0)
+        axes.set_yticks(range(len(self.classes)), self.classes)
+        axes.set(xlabel="predicted", ylabel="true", title=title)
+        if len(self.classes) <= 20:
+            for (i, j), count in np.ndenumerate(self.counts):
+                if count:
+                    colour = "white" if share[i, j] > 0.5 else "black"
+                    axes.text(j, i, str(count), ha="center", va="center", fontsize=7, color=colour)
+        figure.savefig(path, dpi=120)
+        plt.close(figure)
+
+
+TASK = Classification()

@@ -1,0 +1,101 @@
+"""A command in a terminal, and what is seen of the training that it is stopped in."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import termios
+import threading
+import time
+from pathlib import Path
+
+from tests.conftest import Project
+from tests.flows.conftest import CELL, commands_in
+from tests.patience import patience, wait_for
+
+STAGE = "train@classification-mnist5k-tiny-clip-batch-10-0"
+
+
+def seconds() -> float:
+    """That a stop may take: ten, on a machine that has nothing else to do."""
+    return patience(20)
+
+
+class Terminal:
+    """A command in the foreground of a terminal of its own."""
+
+    def __init__(self, project: Project, *command: str):
+        self._side, inner = pty.openpty()
+        self._printed = bytearray()
+
+        def enter() -> None:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            # A shell starts background jobs, and so perhaps these tests, with Ctrl-C ignored.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+        self.process = subprocess.Popen(
+            command,
+            cwd=project.folder,
+            env=project.environment(),
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            start_new_session=True,
+            preexec_fn=enter,
+        )
+        os.close(inner)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                self._printed += os.read(self._side, 2**16)
+            except OSError:
+                return  # nobody writes any more
+
+    def text(self) -> str:
+        return self._printed.decode().replace("\r\n", "\n")
+
+    def ctrl_c(self) -> None:
+        os.write(self._side, b"\x03")
+
+    def end(self) -> str:
+        self.process.wait(patience(90))
+        self._reader.join(patience(10))
+        return self.text()
+
+
+def checkpoint(project: Project) -> int:
+    """The step of the newest one; 0 if there is none."""
+    found = (project.folder / "checkpoints" / CELL).glob("step-*.safetensors")
+    return max((int(path.stem.removeprefix("step-")) for path in found), default=0)
+
+
+def trainings(project: Project) -> list[int]:
+    return [pid for pid, command in commands_in(project.folder).items() if "stages.train" in command]
+
+
+def begun(project: Project, process: subprocess.Popen) -> None:
+    """Returns when some steps of the training are made."""
+
+    def has_key() -> bool:
+        assert process.poll() is None, "the run ended"
+        return (project.folder / "checkpoints" / CELL / "key").exists()
+
+    wait_for(has_key, "training", every=0.1)
+    time.sleep(3)
+
+
+def charges(folder: Path) -> list[str]:
+    entries = [json.loads(line)["charge"]["cell"] for path in folder.glob("*.jsonl") for line in path.open()]
+    return [cell for cell in entries if cell == CELL]
+
+
+def lines_after(printed: str, before: str) -> list[str]:
+    """What a terminal shows more than it did, without the echo of Ctrl-C and the codes of colours."""
+    new = re.sub(r"\^C|\x1b\[[0-9;]*m", "", printed[len(before) :])
+    return [line for line in new.splitlines() if line.strip()]

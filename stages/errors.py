@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stages import logs
 from stages.atomic import new_file
 
 FOLDER = Path("problems")  # also in .gitignore and .dvcignore
@@ -101,6 +102,7 @@ def unusable(what: str, why: str) -> UserError:
 def run(main: Callable[[], None]) -> None:
     """Run a command line entry point; a UserError prints its message and exits with WRONG_INPUT."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # temporary files are removed on the way out
+    logs.show()
     name = command()
     _forget(FOLDER / f"{name}.txt")  # of the time before
     try:

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from stages import logs
 from tests import warm
 from tests.samples import write_samples
 
 if os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: workers that each want every core wait for each other
 
+logs.show()  # as a command does
 ROOT = Path(__file__).parent.parent
 SWEEP_STAGES = 18  # 2 prepare, 1 pretrain, 1 encode, 4 calibrate, 4 train, 4 evaluate, report, publish
 THEORY_STAGES = 2  # which no other stage needs

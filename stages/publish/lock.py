@@ -7,10 +7,10 @@ the holder for dead and the lock for its own: it counts looks, not seconds, so t
 server that was away make a living holder look dead.
 """
 
+import logging
 import os
 import secrets
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +21,7 @@ from mlflow.exceptions import MlflowException
 
 from stages.errors import UserError
 
+logger = logging.getLogger(__name__)
 NAME = "dp-clip.publishing"
 WHY = "Someone is publishing; this entry is removed when they are done. If they died, the next one takes it over."
 BEAT, LOOKS = 5.0, 12  # seconds between beats, and between looks; looks without a beat until a holder counts as dead
@@ -63,14 +64,14 @@ def _wait(client: MlflowClient, beat: float, looks: int) -> None:
     """Until the lock is free, or was seen unchanged so often that its holder must be dead: then it is freed."""
     seen = _tags(client)
     if seen:
-        print(f"waiting for another publisher ({seen.get('holder')})", file=sys.stderr)
+        logger.info("waiting for another publisher (%s)", seen.get("holder"))
     unchanged = 0
     while seen and unchanged < looks:
         sleep(beat)
         before, seen = seen, _tags(client)
         unchanged = unchanged + 1 if seen == before else 0
     if seen:
-        print(f"{seen.get('holder')} has died; taking over", file=sys.stderr)
+        logger.info("%s has died; taking over", seen.get("holder"))
         # Put aside under the dead holder's name, which also is unique: of several waiters only one can do that, and
         # none who comes too late can take the lock from the one who did.
         with suppress(MlflowException):

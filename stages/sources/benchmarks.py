@@ -8,6 +8,7 @@ its prompts are ours.
 import contextlib
 import fcntl
 import http.client
+import logging
 import os
 import socket
 import tempfile
@@ -25,6 +26,7 @@ from stages.sources import class_names, subset
 from stages.sources.registries import PACKAGES
 from stages.sources.source import QuickLook
 
+logger = logging.getLogger(__name__)
 PATIENCE = 10  # seconds without an answer, after which a download counts as failed
 UNREADABLE = (OSError, RuntimeError, ValueError, AssertionError, KeyError)  # what torchvision says of broken files
 IDX = tuple(f"{s}-{kind}-ubyte" for s in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
@@ -221,7 +223,7 @@ def _fetched(config: Benchmark) -> tuple[list, str]:
 
 def _fetch(config: Benchmark) -> None:
     name, published, package = config.source, SETS[config.source], PACKAGES.get(config.source)
-    print(f"{name} is not in {config.root}: torchvision downloads it", flush=True)
+    logger.info("%s is not in %s: torchvision downloads it", name, config.root)
     try:
         with _arriving(config, published.files, "torchvision download") as folder:
             _download(published, folder)
@@ -233,7 +235,7 @@ def _fetch(config: Benchmark) -> None:
         f"run this where there is internet (the download ended with: {reason})",
     ]
     if package:
-        print(f"no download ({reason}); fetching the {package} instead", flush=True)
+        logger.info("no download (%s); fetching the %s instead", reason, package)
         try:
             with _arriving(config, package.files or published.files, str(package)) as folder:
                 package.fetch(package.name, folder)

@@ -7,6 +7,7 @@ or one such folder for each split: my-photos/train/metadata.csv and my-photos/te
 file_name are texts of one image; rows with the same `unit` (by default the image itself) are one privacy unit.
 """
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from stages.sources import subset
 from stages.sources.images import exists, image_problems, inside, refuse
 from stages.sources.metadata import COLUMNS, metadata_in, misplaced, records_of
 from stages.sources.source import QuickLook
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -208,6 +211,7 @@ def _tell_of_empty_classes(config: Folder, labels: Labels, photos: list[Photo]) 
     without = {s: set(labels.classes) - {p.label for p in photos if p.split == s} for s in SPLITS}
     if without["test"] and not config.private_test:
         names = ", ".join(sorted(without["test"]))
-        print(f"note: {config.path} has no test image of {names}: how well these are told apart is not measured")
+        words = "note: %s has no test image of %s: how well these are told apart is not measured"
+        logger.info(words, config.path, names)
     private = {"train": "training", **({"test": "test"} if config.private_test else {})}
     remark([f"class {name!r} has no {words} image" for s, words in private.items() for name in sorted(without[s])])

@@ -1,6 +1,7 @@
 """Where a training begins, or goes on: the run is on disk and charged to the ledger before its first step."""
 
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,8 @@ from stages.privacy.ledger import Charge, Ledger
 from stages.privacy.randomness import Key
 from stages.privacy.records import Records
 from stages.train.checkpoints import Checkpoint, UnfinishedRun
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def begun(
         ranks.told_by_first({"facts": facts, "origin": run.key.origin, "step": found.step})
         shared_secret(ranks, run.key.secret)
         if found.step:
-            print(f"going on after step {found.step} of {plan.steps}", file=sys.stderr)
+            logger.info("going on after step %d of %d", found.step, plan.steps)
         yield Beginning(run.key, found.step, run, found.tensors, found.figures)
 
 

@@ -14,9 +14,9 @@ private.
 
 import hashlib
 import json
+import logging
 import secrets
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -38,6 +38,7 @@ KEPT = 2  # checkpoints: if the newest cannot be read, there is the one before
 WRITING_FAILED = (OSError, SafetensorError)  # a full disk is either
 
 Tensors = dict[str, torch.Tensor]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class UnfinishedRun:
                     raise ValueError("its content is not what was written")
                 tensors = load_file(path)
             except (OSError, ValueError, KeyError, SafetensorError) as error:
-                _tell(f"the checkpoint of step {step} is damaged ({error}); going back to the one before")
+                logger.warning("the checkpoint of step %d is damaged (%s); going back to the one before", step, error)
                 continue
             self.saved = step
             return Checkpoint(step, tensors, about["figures"])
@@ -126,7 +127,8 @@ class UnfinishedRun:
             write_json(name.with_suffix(".json"), about)
         except WRITING_FAILED as error:
             name.with_suffix(".safetensors").unlink(missing_ok=True)
-            _tell(f"no checkpoint at step {checkpoint.step} ({error}); training goes on, the last is of {self.saved}")
+            words = "no checkpoint at step %d (%s); training goes on, the last is of %s"
+            logger.warning(words, checkpoint.step, error, self.saved)
             return
         self.saved = checkpoint.step
         for old in sorted(self._steps())[:-KEPT]:
@@ -168,7 +170,3 @@ def _start_anew(folder: Path) -> str:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _tell(words: str) -> None:
-    print(f"warning: {words}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """When a training is written down, and when it stops: between two steps, never within one."""
 
+import logging
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +12,7 @@ from stages.distributed.ranks import Ranks
 from stages.train.checkpoints import Checkpoint, UnfinishedRun
 from stages.train.state import snapshot
 
+logger = logging.getLogger(__name__)
 ONE_REQUEST_SECONDS = 1.0  # a signal to all processes of a job comes once more from the one that started this
 
 
@@ -45,10 +46,8 @@ class Keeper:
             self._last = time.monotonic()
         if stop:
             if self._run is not None:
-                print(
-                    f"stopped after step {done} of {self._steps}; the same command goes on from step {self._run.saved}",
-                    file=sys.stderr,
-                )
+                words = "stopped after step %d of %d; the same command goes on from step %s"
+                logger.info(words, done, self._steps, self._run.saved)
             raise KeyboardInterrupt
 
 

@@ -89,9 +89,9 @@ def test_a_private_test_split_gives_no_names_of_classes(tmp_path, capsys):
     with pytest.raises(UserError, match="`classes` is missing"):
         config(root, private_test=True).load()
     config(root, private_test=True, classes=["flu", "cold"]).load()
-    assert "cold" not in capsys.readouterr().out  # which of them no test image has
+    assert "cold" not in "".join(capsys.readouterr())  # which of them no test image has
     config(root, classes=["flu", "cold"]).load()
-    assert "has no test image of cold" in capsys.readouterr().out
+    assert "has no test image of cold" in capsys.readouterr().err
 
 
 def test_the_names_of_a_folder_are_those_of_other_folders_unless_it_says_otherwise(tmp_path):

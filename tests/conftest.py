@@ -16,6 +16,7 @@ from tests.samples import write_samples
 
 if os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: workers that each want every core wait for each other
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # and a test that asks for two threads does not wait busily
 
 logs.show()  # as a command does
 ROOT = Path(__file__).parent.parent
@@ -124,6 +125,12 @@ class Project:
     def stage(self, name: str, *arguments: str) -> subprocess.CompletedProcess:
         return self.run(sys.executable, "-m", f"stages.{name}", *arguments)
 
+    def make_prefects_database(self) -> None:
+        """As it is after a first flow: making its tables takes longer than most flows of these tests."""
+        home = {"PREFECT_HOME": str(self.folder / ".prefect"), "DO_NOT_TRACK": "1"}
+        done = self.run("prefect", "server", "database", "upgrade", "--yes", **home)
+        assert done.returncode == 0, done.stdout + done.stderr
+
     def repro(self) -> str:
         done = self.run("dvc", "repro")
         assert done.returncode == 0, done.stdout + done.stderr
@@ -147,7 +154,9 @@ def finished(tmp_path_factory) -> Project:
         if not said.exists():
             shutil.rmtree(base / "finished", ignore_errors=True)  # of one that failed
             (base / "finished").mkdir()
-            said.write_text(Project.copy_to(base / "finished").repro())
+            project = Project.copy_to(base / "finished")
+            said.write_text(project.repro())
+            project.make_prefects_database()
     project = Project(base / "finished")
     project.first_output = said.read_text()
     return project

@@ -12,8 +12,8 @@ from tests.conftest import Project, small_params
 
 pytestmark = pytest.mark.xdist_group("memory")  # measured once
 
-SMALL, MORE = 2_000, 20_000
-SLACK = 40 * 2**20  # bytes; the larger dataset is 200 MB of decoded images, and its features 90 MB
+SMALL, MORE = 1_000, 10_000
+SLACK = 30 * 2**20  # bytes; the larger dataset is 90 MB of decoded images
 
 
 def peak(project: Project, *command: str) -> int:

@@ -77,7 +77,10 @@ def pretrained(architecture: str, tag: str, file: Path | None) -> WholeEncoder:
 
 def from_folder(folder: Path, weights: Path | None) -> WholeEncoder:
     config = json.loads((folder / LAYOUT.config).read_text(encoding="utf-8"))
-    return from_config(config, folder, weights)
+    try:
+        return from_config(config, folder, weights)
+    except RuntimeError as error:  # as torch says that tensors are missing, unknown or of another shape
+        raise UserError(f"{weights} does not hold the weights of the model in {folder}: {error}") from None
 
 
 def from_config(config: dict, files: Path, weights: Path | None = None) -> WholeEncoder:

@@ -104,9 +104,9 @@ def by_hand(monkeypatch, capsys) -> Callable:
     return facts
 
 
-@pytest.mark.parametrize(("setting", "delta"), [("auto", 1e-5), ("paper", 1 / 800), ("1e-4", 1e-4)])
+@pytest.mark.parametrize(("setting", "delta"), [("auto", 1e-5), ("paper", 1 / 8000), ("1e-4", 1e-4)])
 def test_delta_by_hand_is_auto_the_papers_or_a_number(by_hand, setting, delta):
-    assert by_hand("--n", "400", "--batch-size", "32", "--steps", "3", "--delta", setting)["delta"] == delta
+    assert by_hand("--n", "4000", "--batch-size", "512", "--steps", "60", "--delta", setting)["delta"] == delta
 
 
 @pytest.mark.parametrize("wrong", ["0", "1", "half", "nan"])

@@ -245,7 +245,7 @@ class Swept:
 
 
 @pytest.fixture(scope="session")
-def swept(finished, one_machine, deployed, settings, api, tmp_path_factory) -> Iterator[Swept]:
+def swept(finished, one_machine, deployed, settings, api, tmp_path_factory) -> Swept:
     folder, params = tmp_path_factory.mktemp("machines"), one_machine.params()
     parent = without_cells(machine(folder / "parent", settings, like=finished, params=params))
     first, second = (machine(folder / name, settings, params=params) for name in ("first", "second"))
@@ -269,7 +269,7 @@ def swept(finished, one_machine, deployed, settings, api, tmp_path_factory) -> I
         )
         first.dies()
         sweep.wait(patience(600))
-        yield Swept(
+        return Swept(
             parent=parent,
             second=second,
             code=sweep.returncode,
@@ -279,7 +279,7 @@ def swept(finished, one_machine, deployed, settings, api, tmp_path_factory) -> I
             sweep=runs_of(api, "dp-clip-sweep")[0],
             runs=runs_of(api, "dp-clip-cell"),
         )
-    finally:
+    finally:  # none of its workers takes a cell of another test
         for made in (parent, first, second):
             made.dies()
         for process in (*workers, sweep):

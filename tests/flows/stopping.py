@@ -79,11 +79,12 @@ def trainings(project: Project) -> list[int]:
     return [pid for pid, command in commands_in(project.folder).items() if "stages.train" in command]
 
 
-def begun(project: Project, process: subprocess.Popen) -> None:
+def begun(project: Project, run: Terminal | subprocess.Popen) -> None:
     """Returns when some steps of the training are made."""
+    process = run.process if isinstance(run, Terminal) else run
 
     def has_key() -> bool:
-        assert process.poll() is None, "the run ended"
+        assert process.poll() is None, f"the run ended: {run.text() if run is not process else process.communicate()}"
         return (project.folder / "checkpoints" / CELL / "key").exists()
 
     wait_for(has_key, "training", every=0.1)

@@ -27,7 +27,7 @@ def test_a_stopped_sweep_leaves_the_checkpoint_of_a_cell_with_its_worker_which_g
     worker = clone.start_worker("dp-clip-cells")
     terminal = Terminal(parent, *sweep)
     try:
-        begun(clone, terminal.process)
+        begun(clone, terminal)
         before, start = terminal.text(), time.monotonic()
         terminal.ctrl_c()
         printed = terminal.end()

@@ -40,7 +40,7 @@ def goes_on_to_the_end(project: Project, step: int) -> None:
 def test_ctrl_c_in_a_terminal_leaves_a_checkpoint_and_says_in_one_line_where_it_goes_on(copied):
     terminal = Terminal(copied, *FLOW)
     try:
-        begun(copied, terminal.process)
+        begun(copied, terminal)
         before, start = terminal.text(), time.monotonic()
         terminal.ctrl_c()
         printed = terminal.end()
@@ -85,7 +85,7 @@ def test_sigterm_does_the_same_and_reaches_the_training_once_though_all_are_sent
 def test_a_second_ctrl_c_stops_at_once(copied):
     terminal = Terminal(copied, *FLOW)
     try:
-        begun(copied, terminal.process)
+        begun(copied, terminal)
         (training,) = trainings(copied)
         os.kill(training, signal.SIGSTOP)  # a step that takes forever
         before = terminal.text()

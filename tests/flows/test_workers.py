@@ -11,6 +11,7 @@ from prefect.client.schemas.filters import LogFilter
 from ruamel.yaml import YAML
 
 from tests.flows.conftest import ON_WORKERS, Machine, machine, without_cells, worker_of
+from tests.patience import patience
 
 pytestmark = pytest.mark.xdist_group("flows")  # servers are started once
 
@@ -77,7 +78,12 @@ def test_a_sweep_that_is_started_anew_takes_finished_cells_from_the_remote(swept
     without_cells(anew)
     name = next(run.name for run in swept.done_before if worker_of(run) == "first")
     epsilon, seed = re.search("epsilon (.*), seed (.*)", name).groups()
-    done = anew.run(*ON_WORKERS, "--epsilon", epsilon, "--seed", seed)
+    worker = swept.second.start_worker("dp-clip-cells")
+    try:
+        done = anew.run(*ON_WORKERS, "--epsilon", epsilon, "--seed", seed)
+    finally:
+        swept.second.dies()
+        worker.wait(patience(30))
     assert done.returncode == 0 and "Cached('finished before'" in done.stderr, done.stdout + done.stderr
     assert (anew.folder / f"runs/classification/mnist5k/tiny-clip/batch/eps-{epsilon}/seed-{seed}/model").is_dir()
 

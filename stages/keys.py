@@ -22,11 +22,37 @@ def _names_in(folder: str) -> tuple[str, ...]:
 TASKS = _names_in("tasks")
 METHODS = _names_in("privacy/methods")  # clip units, stages/privacy/README.md section 2
 SAMPLERS = ("poisson", "fixed-size", "shuffled")
-PARTS = ("all", "no-token-table", "image-tower", "projections", "image-projection", "lora", "image-lora")
+LOSSES = _names_in("losses")
+
+# What can be trained (stages/models/parts.py): the whole of a model or a part of it, or some of its pieces, joined by +
+PIECES = ("image-tower", "question-encoder", "decoder", "cross-attention")
+PIECES_WITH_ADAPTERS = ("image-lora", "question-encoder-lora", "decoder-lora", "cross-attention-lora")
+PARTS = ("all", "no-token-table", "projections", "image-projection", "lora", *PIECES, *PIECES_WITH_ADAPTERS)
+PIECES_OF_A_WRITER = ("decoder", "cross-attention", "decoder-lora", "cross-attention-lora")  # no part in comparing
 IMAGE_PARTS = ("image-tower", "image-projection", "image-lora")  # they leave the texts as they are
 ON_FROZEN_TOWERS = ("projections", "image-projection")  # all that these need of a record can be computed once
-WITH_ADAPTERS = ("lora", "image-lora")
-LOSSES = {"contrastive": False, "prompts": True}  # by name: whether it is a sum over records
+
+
+def with_adapters(trainable: str) -> bool:
+    return trainable == "lora" or trainable.split("+")[0] in PIECES_WITH_ADAPTERS
+
+
+def canonical_part(value: str) -> str:
+    """A value of `trainable`, with the pieces in one order.
+
+    >>> canonical_part("decoder+image-tower")
+    'image-tower+decoder'
+    """
+    named = value.split("+")
+    for kind in (PIECES, PIECES_WITH_ADAPTERS):
+        if len(set(named)) == len(named) and set(named) <= set(kind):
+            return "+".join(piece for piece in kind if piece in named)
+    if value in PARTS:
+        return value
+    raise UserError(
+        f"trainable {value!r} is not one of {', '.join(PARTS)}, nor pieces of a model joined by + (any of "
+        f"{', '.join(PIECES)}; or of {', '.join(PIECES_WITH_ADAPTERS)})"
+    )
 
 
 def canonical_epsilon(value: object) -> str:

@@ -24,10 +24,10 @@ import torch
 from tqdm import tqdm
 
 from stages.data.rows import Labels
+from stages.losses import About, objective_of
 from stages.models import clip as clips
 from stages.models.batches import Batch
 from stages.models.encoder import Encoder
-from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
 from stages.privacy.gradients import gradient
 from stages.privacy.mechanism import Mechanism
@@ -104,7 +104,7 @@ class Step:
     def __init__(self, clip: Encoder, loss: str, part: str, batch: Batch, leave_out: tuple[str, ...] = ()):
         trained = trainable_parameters(clip.model, part)
         self.parameters = {name: p for name, p in trained.items() if name not in leave_out}
-        self.objective = objective_of(loss, clip, self.parameters, LABELS)
+        self.objective = objective_of(loss, clip, self.parameters, About(LABELS))
         self.records = self.objective.records(batch)
         self.size = len(batch)
         self.key = Key.from_os()

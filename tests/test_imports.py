@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 
 # From the bottom up, above the single files of stages/: a package imports lower rows alone, or itself. What is in no
 # row is a stage; stages may import each other, and flows are above them.
-LAYERS = (("distributed",), ("privacy",), ("data",), ("models",), ("sources", "tasks"), ("params",))
+LAYERS = (("distributed",), ("privacy",), ("data",), ("models",), ("losses",), ("sources", "tasks"), ("params",))
 FILES, STAGES, FLOWS = -1, len(LAYERS), len(LAYERS) + 1
 LIBRARIES_OF_PRIVACY = {"dp_accounting", "filelock", "numpy", "pyarrow", "pydantic", "randomgen", "scipy", "torch"}
 

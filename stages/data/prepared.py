@@ -62,6 +62,7 @@ def write(folder: Path, name: str, dataset: Dataset) -> Manifest:
             unit=dataset.unit,
             ledger=None if dataset.public else secret.identity(),
             records=None if dataset.public else _file_hash(temporary / records.FILE),
+            has_questions=dataset.has_questions,
             private_test=dataset.private_test,
             **facts,
         )

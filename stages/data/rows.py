@@ -82,6 +82,7 @@ class Dataset:
     unit: str = ONE_IMAGE
     public: bool = False  # by declaration: a model may be pretrained on it, and nothing is charged for it
     private_test: bool = False
+    has_questions: bool = False  # in place of captions or labels
 
 
 def png(pixels: np.ndarray | Image.Image) -> bytes:

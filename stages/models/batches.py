@@ -3,11 +3,13 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 
 from stages.data.prepared import PreparedSplit
+from stages.data.rows import Question
 from stages.models.encoder import WholeEncoder
 
 CACHE_BYTES = 128 * 2**20  # decoded images kept; memory stays bounded for any n
@@ -18,7 +20,7 @@ class Batch:
     images: torch.Tensor  # (b, 3, height, width); or (b, d), features of a frozen tower
     texts: list[str]
     labels: Sequence[int | None]  # None where the data have no classes
-    asked: list[list[tuple[str, str]]] | None = None  # questions about each image with an answer: public pretraining
+    asked: list[list[tuple[str, str]]] | None = None  # questions about each image, each with an answer
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -39,9 +41,11 @@ def decoded(data: PreparedSplit, encoder: WholeEncoder) -> Images:
 
 
 class BatchReader:
-    """Reads units of a split; for `images` see `decoded` and features.py. With `asks`, also all questions of a row."""
+    """Reads units of a split; for `images` see `decoded` and features.py. With `asks`, also questions about the image:
+    all of them, which is for public data, or one at random, with one of its answers.
+    """
 
-    def __init__(self, data: PreparedSplit, images: Images, asks: bool = False):
+    def __init__(self, data: PreparedSplit, images: Images, asks: Literal["all", "one"] | None = None):
         self._data, self._images, self._asks = data, images, asks
 
     @property
@@ -58,8 +62,21 @@ class BatchReader:
             row = rows[int(row_draw * len(rows))]
             its_texts, label = self._data.texts_and_label(row)
             chosen.append(row)
-            texts.append(its_texts[int(text_draw * len(its_texts))])
+            texts.append(its_texts[int(text_draw * len(its_texts))] if its_texts else "")  # nothing was answered
             labels.append(label)
-            if self._asks:
-                asked.append([(q.text, str(stream.choice(q.answers))) for q in self._data.questions(row) if q.answers])
+            if self._asks == "all":
+                asked.append([(q.text, str(stream.choice(q.answers))) for q in self._answered(row)])
+        if self._asks == "one":
+            draws = stream.random((self._data.units, 2))[units]
+            asked = [self._one_question(row, *draw) for row, draw in zip(chosen, draws, strict=True)]
         return Batch(self._images(chosen) if chosen else torch.empty(0), texts, labels, asked or None)
+
+    def _answered(self, row: int) -> list[Question]:
+        return [question for question in self._data.questions(row) if question.answers]
+
+    def _one_question(self, row: int, question_draw: float, answer_draw: float) -> list[tuple[str, str]]:
+        """None where nothing was answered."""
+        if not (answered := self._answered(row)):
+            return []
+        question = answered[int(question_draw * len(answered))]
+        return [(question.text, question.answers[int(answer_draw * len(question.answers))])]

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
+from torch.func import functional_call
 from transformers import BlipConfig, BlipTextModel, BlipVisionModel, PreTrainedTokenizerFast
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.blip.modeling_blip_text import BlipTextLMHeadModel
@@ -84,6 +85,25 @@ class Blip(torch.nn.Module):
             input_ids=tokens, attention_mask=self.mask(tokens), encoder_hidden_states=patches
         ).last_hidden_state
 
+    def written(self, images: torch.Tensor, texts: torch.Tensor, questions: torch.Tensor | None) -> torch.Tensor:
+        """(b,): the mean over the words of each text of -log p, given its image and the question about it."""
+        text, seen, seen_mask = self.config.text_config, self.patches(images), None
+        if questions is not None:
+            seen, seen_mask = self.look(seen, questions), self.mask(questions)
+        start = torch.full_like(texts[:, :1], text.bos_token_id)
+        inputs, targets = torch.cat([start, texts[:, 1:-1]], dim=1), texts[:, 1:]
+        later = torch.full((inputs.shape[1],) * 2, HIDDEN, device=inputs.device).triu(1)
+        logits = self.text_decoder(
+            input_ids=inputs,
+            attention_mask=self.mask(inputs) + later,
+            encoder_hidden_states=seen,
+            encoder_attention_mask=seen_mask,
+            use_cache=False,
+        ).logits  # (b, words, vocabulary)
+        there = targets != text.pad_token_id
+        each = F.cross_entropy(logits.mT, targets, reduction="none", label_smoothing=text.label_smoothing)
+        return torch.where(there, each, 0.0).sum(1) / there.sum(1).clamp(min=1)
+
     def mask(self, tokens: torch.Tensor) -> torch.Tensor:
         """Of four dimensions: transformers would look into one of two, which vmap cannot."""
         return torch.where(tokens != self.config.text_config.pad_token_id, 0.0, HIDDEN)[:, None, None, :]
@@ -101,6 +121,23 @@ class Blip(torch.nn.Module):
             if isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing:
                 module.training = True
         return self
+
+
+class Writer(torch.nn.Module):
+    """A Blip, called for what it writes: parameters can be given in place of its own, by its names for them."""
+
+    def __init__(self, model: Blip):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: torch.Tensor, texts: torch.Tensor, questions: torch.Tensor | None) -> torch.Tensor:
+        return self.model.written(images, texts, questions)
+
+    def losses(self, parameters: Mapping[str, torch.Tensor], records: Mapping[str, torch.Tensor], bf16: bool):
+        images = records["images"]
+        given = {f"model.{name}": tensor for name, tensor in parameters.items()}
+        with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=bf16):
+            return functional_call(self, given, (images, records["texts"], records.get("questions"))).float()
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,11 @@ from typing import Any
 
 import torch
 from PIL import Image
+from torch.func import functional_call
 
 from stages.errors import UserError
+
+torch.backends.mha.set_fastpath_enabled(False)  # attention that knows no autocast on a CPU, and no gradient
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,23 @@ class WholeEncoder(Encoder):
     config: dict  # the content of the config file
     files: Mapping[str, bytes]  # of the tokenizer and the like, by name; they are saved with the model
     layout: Layout
+
+
+def encode(
+    model: torch.nn.Module,
+    parameters: Mapping[str, torch.Tensor],
+    images: torch.Tensor,
+    tokens: torch.Tensor | None,
+    bf16: bool = False,
+) -> tuple[torch.Tensor, Any]:  # None without tokens
+    """Normalised features with these parameters in place of the model's; open_clip answers in two ways.
+
+    In bf16 only the towers' products are; parameters, gradients and all that follows stay in float32.
+    """
+    with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=bf16):
+        answer = functional_call(model, dict(parameters), (images, tokens))
+    image, text = (answer["image_features"], answer.get("text_features")) if isinstance(answer, dict) else answer[:2]
+    return image.float(), None if text is None else text.float()
 
 
 def device_of(name: str) -> torch.device:

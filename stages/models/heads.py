@@ -95,6 +95,12 @@ class Heads(torch.nn.Module):
         return F.normalize(outputs, dim=-1) if normalize else outputs
 
 
+def factors_of(model: torch.nn.Module, trained: Mapping[str, torch.nn.Parameter]) -> dict[str, Factor] | None:
+    """Where all that is trained are projections on frozen towers: see privacy/factored.py."""
+    known: Mapping[str, Factor] = getattr(model, "factors", {})
+    return {name: known[name] for name in trained} if known.keys() >= trained.keys() else None
+
+
 def both(names: Iterable[str]) -> tuple[str, str]:
     match projections(names):
         case (image, text):

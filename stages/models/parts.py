@@ -1,36 +1,48 @@
 """Which part of a model is trained, by the names of its tensors."""
 
+from collections.abc import Callable, Iterable
+
 import torch
 
 from stages.errors import UserError
-from stages.keys import WITH_ADAPTERS
+from stages.keys import with_adapters
 from stages.models.heads import projections
 
 IMAGE = ("visual.", "vision_model.", "vision_proj.")  # open_clip's and BLIP's names
-# Of a BLIP: what the contrastive loss does not reach. Noise on it would protect nothing and spoil the captions.
-BEYOND_THE_LOSS = ("text_decoder.", "itm_head.")
-BEYOND_THE_LOSS_WITHIN = ".crossattention."
+TOKEN_TABLES = ("token_embedding", "word_embeddings")
+# Of a BLIP: what comparing an image with a text does not reach.
+WRITES = ("text_decoder.", "itm_head.")
+LOOKS = ".crossattention."
+# By piece, where its tensors are; token tables belong to none, because a decoder's is its output layer too.
+PIECES: dict[str, Callable[[str], bool]] = {
+    "image-tower": lambda name: name.startswith(IMAGE),
+    "question-encoder": lambda name: name.startswith("text_encoder."),
+    "decoder": lambda name: name.startswith("text_decoder."),
+    "cross-attention": lambda name: LOOKS in name,
+}
 
 
 def of_image(name: str) -> bool:
     return name.startswith(IMAGE)
 
 
-def in_loss(name: str) -> bool:
-    return not name.startswith(BEYOND_THE_LOSS) and BEYOND_THE_LOSS_WITHIN not in name
+def compares(name: str) -> bool:
+    """Whether the similarity of an image and a text depends on the tensor of this name."""
+    return not name.startswith(WRITES) and LOOKS not in name
 
 
 def trainable_parameters(
-    model: torch.nn.Module, part: str, lora_rank: int = 8, seed: int = 0
+    model: torch.nn.Module, part: str, lora_rank: int = 8, seed: int = 0, reached: Callable[[str], bool] = compares
 ) -> dict[str, torch.nn.Parameter]:
-    """Freeze all but the named part; returns what stays trainable, by name.
+    """Freeze all but the named part; returns what stays trainable, by name. A tensor with two names is there once.
 
-    For LoRA, adapters are put in first. `seed` chooses where they start, which is public, as all initial weights are.
+    `reached` are the tensors that the loss depends on: noise on any other would protect nothing and spoil it. For LoRA,
+    adapters are put in first. `seed` chooses where they start, which is public, as all initial weights are.
     """
-    if part in WITH_ADAPTERS:
+    if with_adapters(part):
         with torch.random.fork_rng():  # nothing else draws from it
             torch.manual_seed(seed)
-            _add_adapters(model, lora_rank, image_only=part == "image-lora")
+            _add_adapters(model, part, lora_rank, reached)
     heads = projections(name for name, _ in model.named_parameters())
 
     def is_trained(name: str) -> bool:
@@ -38,41 +50,48 @@ def trainable_parameters(
             case "all":
                 return True
             case "no-token-table":
-                return not any(p in ("token_embedding", "word_embeddings") for p in name.split("."))
-            case "image-tower":
-                return of_image(name)
+                return not _of_tokens(name)
             case "projections":
                 return name in heads
             case "image-projection":
                 return name in heads and of_image(name)
-            case _ if part in WITH_ADAPTERS:
+            case _ if with_adapters(part):
                 return ".lora_" in name
             case _:
-                raise ValueError(f"unknown part {part!r}")
+                return _in_pieces(name, part.split("+"))
 
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(in_loss(name) and is_trained(name))
+        parameter.requires_grad_(reached(name) and is_trained(name))
     chosen = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not chosen:
         raise UserError(f"trainable: {part!r} matches no parameter of this model; choose all or image-tower")
     return chosen
 
 
-def _add_adapters(model: torch.nn.Module, rank: int, image_only: bool) -> None:
-    """A matrix of low rank beside each linear layer of the towers.
+def _of_tokens(name: str) -> bool:
+    return any(part in TOKEN_TABLES for part in name.split("."))
+
+
+def _in_pieces(name: str, pieces: Iterable[str]) -> bool:
+    return not _of_tokens(name) and any(PIECES[piece](name) for piece in pieces)
+
+
+def _add_adapters(model: torch.nn.Module, part: str, rank: int, reached: Callable[[str], bool]) -> None:
+    """A matrix of low rank beside each linear layer of the towers, or of the pieces that are named.
 
     Attention of torch's own class is left out: it reads the weights of its layers past the adapters.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
     heads = projections(name for name, _ in model.named_parameters())
+    pieces = [p.removesuffix("-lora").replace("image", "image-tower") for p in part.split("+")]
     targets = [
         name
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Linear)
-        and in_loss(name)
-        and (of_image(name) or not image_only)
-        and not name.endswith(".out_proj")
+        and reached(f"{name}.weight")
+        and (part == "lora" or _in_pieces(f"{name}.weight", pieces))
+        and not name.endswith((".out_proj", "predictions.decoder"))  # the last is the token table again
         and f"{name}.weight" not in heads
     ]
     if not targets:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from stages import tasks
+from stages import losses, tasks
 from stages.errors import Problem, UserError
-from stages.keys import IMAGE_PARTS, LOSSES, TASKS
+from stages.keys import LOSSES, TASKS
 from stages.privacy.methods import METHODS
 from stages.sources import Source, entry_type, read_leniently
 from stages.tasks.base.task import Chosen, Task
@@ -69,17 +69,16 @@ def _privacy_problems(raw: dict) -> list[str]:
     methods = _mapping(_mapping(raw, "train"), "methods")
     for name in (name for name, mechanism in METHODS.items() if mechanism.only_sums):
         loss = _mapping(methods, name).get("loss")
-        if loss in LOSSES and not LOSSES[loss]:
+        if loss in LOSSES and not losses.named(loss).is_sum_over_records:
             problems.append(
                 f"train.methods.{name}.loss: {loss!r} is not a sum over records, so no record has a gradient of its "
                 "own to clip; write prompts, or use method group"
             )
-    problems += [
-        f"train.methods.{name}.trainable: {m['trainable']!r} also trains the texts, and the loss prompts stands "
-        f"against fixed ones; write one of {', '.join(IMAGE_PARTS)}"
-        for name, m in methods.items()
-        if isinstance(m, dict) and m.get("loss") == "prompts" and m.get("trainable") not in (*IMAGE_PARTS, None)
-    ]
+    for name, m in methods.items():
+        loss, part = (m.get("loss"), m.get("trainable")) if isinstance(m, dict) else (None, None)
+        if loss in LOSSES and isinstance(part, str):
+            whys = [why for piece in part.split("+") if (why := losses.named(loss).unfit_part(piece))]
+            problems += [f"train.methods.{name}.trainable: {part!r} {why}" for why in dict.fromkeys(whys)]
     epsilons = _mapping(raw, "sweep").get("epsilon")
     finite = [e for e in epsilons if str(e) not in ("0", "inf")] if isinstance(epsilons, list) else []
     if _mapping(raw, "privacy").get("sampling") == "shuffled" and finite:

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, create_model, model_validator
 
 from stages.errors import UserError
-from stages.keys import LOSSES, PARTS, SAMPLERS, TASKS, Cell, canonical_epsilon
+from stages.keys import LOSSES, SAMPLERS, TASKS, Cell, canonical_epsilon, canonical_part
+from stages.losses import named as loss_named
 from stages.params.models import Align, BlipWeights, Pretrain, Published, Weights
 from stages.privacy.mechanism import Mechanism
 from stages.privacy.methods import METHODS
@@ -73,6 +74,13 @@ class Privacy(Section):
     unsafe_diagnostics: Annotated[bool, Field(strict=True)]  # keeps private figures of each step; the run is tagged
 
 
+def _part(value: str) -> str:
+    try:
+        return canonical_part(value)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+
+
 class Method(Section):
     """How one clip unit is trained. Its length is given in epochs (the paper's way) or in steps."""
 
@@ -81,9 +89,9 @@ class Method(Section):
     steps: PositiveInt | None = None
     clip_norm: PositiveFloat
     lr: PositiveFloat
-    loss: Literal[tuple(LOSSES)]  # type: ignore[valid-type]
-    trainable: Literal[PARTS]  # type: ignore[valid-type]
-    lora_rank: PositiveInt = 8  # where trainable is lora or image-lora
+    loss: Literal[LOSSES]  # type: ignore[valid-type]
+    trainable: Annotated[str, AfterValidator(_part)]
+    lora_rank: PositiveInt = 8  # where adapters are trained
 
     @model_validator(mode="after")
     def _one_length(self) -> "Method":
@@ -94,6 +102,7 @@ class Method(Section):
 
 def _section_of(mechanism: type[Mechanism]) -> type[Method]:
     own: dict[str, Any] = {name: (kind, ...) for name, kind in mechanism.own_fields().items()}
+    own |= {name: (kind | None, None) for loss in LOSSES for name, kind in loss_named(loss).fields.items()}
     return create_model(f"Method of {mechanism.__name__}", __base__=Method, **own) if own else Method
 
 

@@ -13,11 +13,11 @@ from PIL import Image
 from stages import params
 from stages.data.rows import Labels
 from stages.keys import ON_FROZEN_TOWERS, initial_model_dir
+from stages.losses import About, named, objective_of
 from stages.models import saved, towers
 from stages.models.batches import Batch
 from stages.models.encoder import WholeEncoder, device_of
 from stages.models.heads import Heads, trunks
-from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
 from stages.privacy.randomness import Key
 from stages.train.cell import mechanism_of, speed_up
@@ -84,9 +84,11 @@ def _step(encoder: WholeEncoder, method_name: str, train: params.Train, compute:
             lambda texts: text.cpu().repeat(len(texts), 1),
         )
     special = speed_up(model, compute)
-    parameters = trainable_parameters(model, method.trainable, method.lora_rank)
+    about = About(labels=LABELS, settings=method.model_dump())
+    reached = functools.partial(named(method.loss).reaches, about=about)
+    parameters = trainable_parameters(model, method.trainable, method.lora_rank, reached=reached)
     headed = dataclasses.replace(encoder, model=model, tokenize=tokenize)
-    objective = objective_of(method.loss, headed, parameters, LABELS, train.precision == "bf16", special)
+    objective = objective_of(method.loss, headed, parameters, about, train.precision == "bf16", special)
     optimizer = torch.optim.AdamW(parameters.values(), lr=0.0)
     mechanism, key = mechanism_of(method_name, method, sigma=1.0), Key.from_os()
 

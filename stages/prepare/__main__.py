@@ -27,7 +27,8 @@ def main() -> None:
         )
 
     source = known[name]
-    dataset = dataclasses.replace(source.load(), public=source.public, private_test=source.private_test)
+    declared = {name: getattr(source, name) for name in ("public", "private_test", "has_questions")}
+    dataset = dataclasses.replace(source.load(), **declared)
     manifest = write(data_dir(name), name, with_progress(dataset))
     # Printed, it is in Prefect's log: no plain hash of private data, not even its first digits.
     print(f"{name}: from {manifest.source}")

@@ -10,11 +10,11 @@ from tqdm import trange
 from stages import params
 from stages.data.prepared import PreparedSplit
 from stages.keys import data_dir
+from stages.losses import About, objective_of
 from stages.models import saved
 from stages.models.batches import Batch, BatchReader, decoded
 from stages.models.encoder import WholeEncoder, device_of
 from stages.models.kinds import is_blip
-from stages.models.objectives import Contrastive
 from stages.models.parts import trainable_parameters
 
 
@@ -23,7 +23,7 @@ def pretrained(config: params.Pretrain, device_name: str) -> WholeEncoder:
     rng = np.random.default_rng(config.seed)
     data = PreparedSplit(data_dir(config.data), "train")
     encoder = saved.create(config.architecture, _texts(data))
-    reader = BatchReader(data, decoded(data, encoder), asks=bool(data.questions(0)))
+    reader = BatchReader(data, decoded(data, encoder), asks="all" if data.questions(0) else None)
     model = encoder.model.to(device_of(device_name)).train()
     loss_of = _loss(encoder, is_blip(Path(config.architecture)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01)
@@ -44,7 +44,7 @@ def _loss(encoder: WholeEncoder, has_decoder: bool) -> Callable[[Batch], torch.T
 
         return lambda batch: blip.loss(encoder, batch)
     parameters = trainable_parameters(encoder.model, "all")
-    objective = Contrastive(encoder, parameters)
+    objective = objective_of("contrastive", encoder, parameters, About())
 
     def loss(batch: Batch) -> torch.Tensor:
         records = objective.records(batch)

@@ -1,5 +1,6 @@
 """A cell's training put together: model, data, plan, key and charge, then the loop, then the outputs."""
 
+import functools
 import math
 import statistics
 from collections import defaultdict
@@ -12,17 +13,16 @@ from stages import params
 from stages.atomic import new_folder, write_json
 from stages.data.manifest import Manifest
 from stages.data.prepared import PreparedSplit, require_unchanged
-from stages.data.rows import Labels
 from stages.distributed.ranks import Ranks
 from stages.distributed.shards import is_split, shard, whole
 from stages.errors import UserError
-from stages.keys import ON_FROZEN_TOWERS, WITH_ADAPTERS, Cell, data_dir, features_dir, initial_model_dir
+from stages.keys import ON_FROZEN_TOWERS, Cell, data_dir, features_dir, initial_model_dir, with_adapters
+from stages.losses import About, named, objective_of
 from stages.models import saved
 from stages.models.batches import BatchReader, Images, decoded
 from stages.models.encoder import Encoder, device_of
 from stages.models.features import Features
 from stages.models.heads import Heads
-from stages.models.objectives import OBJECTIVES, objective_of
 from stages.models.parts import merge_adapters, trainable_parameters
 from stages.privacy import secret
 from stages.privacy.accounting import Plan
@@ -57,13 +57,16 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
     method, manifest = t.methods[cell.method], Manifest.read(data_dir(cell.dataset))
     plan = plan_of(cell, p, facts, data.units)
     initial = saved.sha256(initial_model_dir(cell.model))
-    without = set() if method.trainable in WITH_ADAPTERS else {"lora_rank"}
+    without = set() if with_adapters(method.trainable) else {"lora_rank"}
     used = t.model_dump(exclude={"methods", "overrides"}) | method.model_dump(exclude_none=True, exclude=without)
     keeps_figures = p.privacy.unsafe_diagnostics and cell.is_private
     refuse_what_processes_cannot(ranks, method, keeps_figures)
 
     encoder, images = encoder_and_images(cell, method, data, manifest, initial)
-    learner, reader = learner_of(cell, p, encoder, manifest.labels, ranks), BatchReader(data, images)
+    about = About(manifest.labels, manifest.has_questions, method.model_dump(exclude_none=True))
+    learner = learner_of(cell, p, encoder, about, ranks)
+    asks = manifest.has_questions and named(method.loss).reads_questions
+    reader = BatchReader(data, images, asks="one" if asks else None)
     same = {"train": used, "initial_model": initial, "data": manifest.data_hash, "diagnostics": keeps_figures}
     # Last: what can fail before the first step has not failed, and now the run is charged.
     with begun(cell, p.privacy, plan, same, records, ranks) as begin:
@@ -87,9 +90,9 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
         model = learner.model
         if ranks.sharded:
             model = encoder_and_images(cell, method, data, manifest, initial)[0].model
-            for name, q in trainable_parameters(model, method.trainable, method.lora_rank, cell.seed).items():
+            for name, q in chosen_parameters(model, method, cell.seed, about).items():
                 q.data.copy_(trained[name])
-        if method.trainable in WITH_ADAPTERS:
+        if with_adapters(method.trainable):
             merge_adapters(model)
         training = TrainingFacts(
             cell=str(cell),
@@ -106,16 +109,23 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
         begin.run.finish()
 
 
-def learner_of(cell: Cell, p: params.Params, encoder: Encoder, labels: Labels | None, ranks: Ranks) -> Learner:
+def learner_of(cell: Cell, p: params.Params, encoder: Encoder, about: About, ranks: Ranks) -> Learner:
     t, device = p.train.on(cell.dataset), device_of(p.compute.device)
     method, model = t.methods[cell.method], encoder.model.to(device)
     special = speed_up(model, p.compute)
-    parameters = trainable_parameters(model, method.trainable, method.lora_rank, cell.seed)
+    parameters = chosen_parameters(model, method, cell.seed, about)
     if ranks.sharded:
         shard(model, parameters, device, ranks.world)
         parameters = {name: q for name, q in model.named_parameters() if name in parameters}
-    objective = objective_of(method.loss, encoder, parameters, labels, t.precision == "bf16", special)
+    objective = objective_of(method.loss, encoder, parameters, about, t.precision == "bf16", special)
     return Learner(model, parameters, adamw(parameters, method.lr, t), objective)
+
+
+def chosen_parameters(
+    model: torch.nn.Module, method: params.Method, seed: int, about: About
+) -> dict[str, torch.nn.Parameter]:
+    reached = functools.partial(named(method.loss).reaches, about=about)
+    return trainable_parameters(model, method.trainable, method.lora_rank, seed, reached)
 
 
 def charged_records(folder: Path) -> Records:
@@ -200,7 +210,7 @@ def plan_of(cell: Cell, p: params.Params, facts: PrivacyFacts, n: int) -> Plan:
 
 def mechanism_of(name: str, method: params.Method, sigma: float) -> Mechanism:
     mechanism = METHODS[name].planned(method.model_dump(), sigma)
-    mechanism.accept(method.loss, OBJECTIVES[method.loss].is_sum_over_records)
+    mechanism.accept(method.loss, named(method.loss).is_sum_over_records)
     return mechanism
 
 

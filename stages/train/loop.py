@@ -143,7 +143,10 @@ def plain_gradient(
 
 
 def _not_trained(model: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in model.state_dict().items() if name not in parameters}
+    """By name. Of weights that are tied, all names are trained if one is."""
+    tied, state = {id(parameter) for parameter in parameters.values()}, model.state_dict(keep_vars=True)
+    fixed = {name: tensor for name, tensor in state.items() if name not in parameters and id(tensor) not in tied}
+    return {name: tensor.detach().clone() for name, tensor in fixed.items()}
 
 
 def _assert_unchanged(model: torch.nn.Module, fixed: Mapping[str, torch.Tensor]) -> None:

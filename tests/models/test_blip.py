@@ -16,9 +16,9 @@ from transformers import (
 
 from stages.data.prepared import PreparedSplit, write
 from stages.errors import UserError
+from stages.losses import About, objective_of
 from stages.models import blip, saved, vocabulary, writing
 from stages.models.batches import Batch, BatchReader, decoded
-from stages.models.objectives import objective_of
 from stages.models.parts import merge_adapters, trainable_parameters
 from stages.params import Compute
 from stages.pretrain.blip import describing
@@ -157,7 +157,7 @@ def test_captions_do_not_depend_on_the_batch(tiny):
 @pytest.mark.parametrize("part", ["all", "no-token-table", "image-tower", "lora", "image-lora"])
 def test_private_training_moves_nothing_that_the_loss_does_not_reach(tiny, part):
     parameters = trainable_parameters(tiny.model, part)
-    objective = objective_of("contrastive", tiny, parameters, None)
+    objective = objective_of("contrastive", tiny, parameters, About())
     gradients, _ = gradient(objective, parameters, objective.records(batch()), 100)
     by_name = dict(zip(parameters, gradients, strict=True))
     # At their start adapters B are zero, and so is the gradient of A.
@@ -174,7 +174,7 @@ def test_private_training_moves_nothing_that_the_loss_does_not_reach(tiny, part)
 
 def test_groups_through_one_vmapped_pass_are_those_of_a_plain_loop(tiny):
     parameters = trainable_parameters(tiny.model, "all")
-    objective = objective_of("contrastive", tiny, parameters, None)
+    objective = objective_of("contrastive", tiny, parameters, About())
     records, units = objective.records(batch()), np.array([0, 1, 0, 2, 1, 0, 2, 1])
     together, figures = clipped_sum(objective, parameters, records, units, C, 100)
     objective.one_by_one = True
@@ -185,7 +185,7 @@ def test_groups_through_one_vmapped_pass_are_those_of_a_plain_loop(tiny):
 
 def test_checkpointing_gives_the_same_gradient(tiny):
     parameters = trainable_parameters(tiny.model, "all")
-    objective = objective_of("contrastive", tiny, parameters, None)
+    objective = objective_of("contrastive", tiny, parameters, About())
     plain, _ = gradient(objective, parameters, objective.records(batch()), 100)
     assert speed_up(tiny.model, Compute(device="cpu", records_at_once=8, gradient_checkpointing=True))
     tiny.model.eval()
@@ -205,7 +205,7 @@ def test_an_image_with_all_its_captions_moves_a_step_by_at_most_the_sensitivity(
     assert len(data.row(5).texts) == 5 and data.units == data.rows == 24
     reader = BatchReader(data, decoded(data, tiny))
     parameters = trainable_parameters(tiny.model, "all")
-    objective = objective_of("contrastive", tiny, parameters, None)
+    objective = objective_of("contrastive", tiny, parameters, About())
     key, everyone, largest = Key.from_seed(1), np.arange(24), 0.0
     for mechanism in (BatchClipping(clip_norm=C, sigma=1.0), GroupClipping(clip_norm=C, sigma=1.0, groups=5)):
         for left_out in (0, 5, 23):

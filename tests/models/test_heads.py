@@ -11,12 +11,12 @@ from stages.data.manifest import Manifest
 from stages.data.prepared import PreparedSplit, write
 from stages.data.rows import Dataset, Labels, Row, png
 from stages.errors import UserError
+from stages.losses import About, objective_of
 from stages.models import clip as clips
 from stages.models import features, towers
 from stages.models.batches import BatchReader, decoded
 from stages.models.encoder import Encoder
 from stages.models.heads import Heads, projections, trunks
-from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
 from stages.privacy import factored, gradients
 from stages.privacy.accounting import Plan
@@ -153,7 +153,7 @@ def test_training_on_features_gives_the_weights_of_training_through_the_frozen_t
         if on_features:
             clip, images = encoded.encoder(dict(whole.model.named_parameters())), encoded.images("train")
         parameters = trainable_parameters(clip.model, part)
-        objective = objective_of(loss, clip, parameters, LABELS)
+        objective = objective_of(loss, clip, parameters, About(LABELS))
         assert bool(objective.factors) == on_features
         optimizer = torch.optim.AdamW(parameters.values(), lr=1e-3)
         plan = Plan(PoissonSampling(split.units, 12), mechanism or BatchClipping(1.0, 1.0), 5)
@@ -174,7 +174,7 @@ def test_factored_sums_are_those_of_the_whole_model(data, encoded, case):
         clip = whole if module is gradients else encoded.encoder(dict(whole.model.named_parameters()))
         images = decoded(split, whole) if module is gradients else encoded.images("train")
         parameters = trainable_parameters(clip.model, part)
-        objective = objective_of(loss, clip, parameters, LABELS)
+        objective = objective_of(loss, clip, parameters, About(LABELS))
         drawn = np.arange(0, N, 2)
         records = objective.records(BatchReader(split, images).batch(drawn, Key.from_seed(1).stream("text", 0)))
         units = mechanism.assign(drawn, N, Key.from_seed(1).stream("unit", 0))
@@ -196,7 +196,7 @@ def test_a_step_on_features_of_the_middle_size_model_is_at_least_20_times_as_fas
             else (clip, decoded(split, clip))
         )
         parameters = trainable_parameters(used.model, "projections")
-        objective = objective_of("contrastive", used, parameters, LABELS)
+        objective = objective_of("contrastive", used, parameters, About(LABELS))
         learner = Learner(used.model, parameters, torch.optim.AdamW(parameters.values()), objective)
         reader, steps = BatchReader(split, images), 20 if on_features else 2
         plan = Plan(PoissonSampling(split.units, N), BatchClipping(0.1, 1.0), steps)  # q = 1

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from stages.data.rows import Labels
+from stages.losses import About, objective_of
 from stages.models import clip as clips
 from stages.models.batches import Batch
 from stages.models.encoder import Encoder
-from stages.models.objectives import objective_of
 from stages.models.parts import merge_adapters, trainable_parameters
 from stages.params import Compute
 from stages.privacy.gradients import clipped_sum, grid_of
@@ -32,7 +32,7 @@ def batch(count: int = 12) -> Batch:
 
 def summed(clip, part="all", loss="contrastive", **options) -> torch.Tensor:
     parameters = trainable_parameters(clip.model, part)
-    objective = objective_of(loss, clip, parameters, LABELS, **options)
+    objective = objective_of(loss, clip, parameters, About(LABELS), **options)
     total, _ = clipped_sum(objective, parameters, objective.records(batch()), np.arange(12) // 4, C, 100)
     return torch.cat([t.detach().double().flatten() for t in total]) * grid_of(C)
 
@@ -50,7 +50,7 @@ def test_bf16_is_close_in_float32_and_clipped_all_the_same():
     assert 1e-4 * plain.norm() < (plain - half).norm() < 0.1 * plain.norm()
     clip = tiny()
     parameters = trainable_parameters(clip.model, "all")
-    objective = objective_of("contrastive", clip, parameters, LABELS, bf16=True)
+    objective = objective_of("contrastive", clip, parameters, About(LABELS), bf16=True)
     total, _ = clipped_sum(objective, parameters, objective.records(batch()), np.zeros(12, int), C, 100)
     assert torch.cat([t.double().flatten() for t in total]).norm() * grid_of(C) <= C
 
@@ -65,7 +65,7 @@ def test_lora_trains_few_parameters_and_leaves_a_model_of_the_usual_layers(part,
     assert all(".lora_" in name for name in parameters)
     assert all(name.startswith("visual.") for name in parameters) == (part == "image-lora")
     assert sum(p.numel() for p in parameters.values()) < 0.1 * sum(p.numel() for p in clip.model.parameters())
-    objective = objective_of(loss, clip, parameters, LABELS)
+    objective = objective_of(loss, clip, parameters, About(LABELS))
     total, figures = clipped_sum(objective, parameters, objective.records(batch()), np.arange(12) // 4, C, 100)
     assert all(norm > 0 for norm in figures.norms)
     with torch.no_grad():

@@ -10,10 +10,10 @@ import torch
 from torch.nn.functional import normalize, pad
 
 from stages.data.rows import Labels
+from stages.losses import About, objective_of
 from stages.models.batches import Batch
 from stages.models.encoder import Encoder
 from stages.models.heads import Heads
-from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
 
 SIZE, INPUTS, OUTPUTS = 3, 12, 4  # records of a unit; widths of the projections
@@ -32,7 +32,7 @@ def crafted(layout: str, part: str, loss: str, length: float):
     texts = pad(TEXTS, (0, INPUTS - OUTPUTS))
     encoder = Encoder(model, lambda names: texts[["abc".index(name) for name in names]])
     trained = trainable_parameters(model, part)
-    objective = objective_of(loss, encoder, trained, CLASSES)
+    objective = objective_of(loss, encoder, trained, About(CLASSES))
     images = torch.zeros(SIZE, INPUTS)
     images[:2, 0], images[:2, OUTPUTS:], images[2, 3] = 1.0, length, 1.0
     return objective, trained, objective.records(Batch(images, list(CLASSES.classes), list(range(SIZE))))

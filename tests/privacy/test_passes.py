@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from stages.data.rows import Labels
+from stages.losses import About, objective_of
 from stages.models import saved
 from stages.models.batches import Batch
 from stages.models.encoder import Encoder
 from stages.models.heads import Heads, trunks
-from stages.models.objectives import objective_of
 from stages.models.parts import trainable_parameters
 from stages.privacy import factored, gradients
 from stages.privacy.methods.group import poisson_units
@@ -55,7 +55,7 @@ def prepared(model: str, loss: str, part: str):
             Heads(dict(encoder.model.named_parameters())), lambda texts: torch.stack([known[t] for t in texts])
         )
     trained = trainable_parameters(encoder.model, part)
-    objective = objective_of(loss, encoder, trained, LABELS)
+    objective = objective_of(loss, encoder, trained, About(LABELS))
     labels = [i % 3 for i in range(count)]
     return objective, trained, objective.records(Batch(images, [TEXTS[i % 6] for i in range(count)], labels))
 

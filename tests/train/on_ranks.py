@@ -13,9 +13,9 @@ import torch.distributed as dist
 from stages.data.prepared import PreparedSplit
 from stages.distributed.ranks import ALONE, Ranks
 from stages.distributed.shards import shard, whole
+from stages.losses import About, objective_of
 from stages.models import clip as clips
 from stages.models.batches import BatchReader, decoded
-from stages.models.objectives import OBJECTIVES
 from stages.models.parts import trainable_parameters
 from stages.privacy.accounting import Plan
 from stages.privacy.methods.batch import BatchClipping
@@ -55,7 +55,7 @@ def trained(data: PreparedSplit, ranks: Ranks, setting: str, again_from: int | N
         )  # where a gradient is 0, eps hides its rounding
         if kept is not None:
             restore(kept if ranks.is_first else None, parameters, optimizer, ranks)
-        learner = Learner(encoder.model, parameters, optimizer, OBJECTIVES[loss](encoder, parameters, LABELS))
+        learner = Learner(encoder.model, parameters, optimizer, objective_of(loss, encoder, parameters, About(LABELS)))
         plan = Plan(PoissonSampling(data.units, batch_size), mechanism or BatchClipping(1.0, 1.0), until)
         reader, how = BatchReader(data, decoded(data, encoder)), Execution(at_once, ranks, done)
         train(learner, reader, plan, key, how, private=mechanism is not None)

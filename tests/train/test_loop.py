@@ -9,10 +9,11 @@ import torch
 
 from stages.data.prepared import PreparedSplit, write
 from stages.data.rows import Dataset, Labels, Row, png
+from stages.losses import About, named
+from stages.losses.contrastive import PairsOfABatch
 from stages.models import clip as clips
 from stages.models.batches import BatchReader, decoded
 from stages.models.encoder import Encoder
-from stages.models.objectives import OBJECTIVES, Contrastive
 from stages.models.parts import trainable_parameters
 from stages.privacy.accounting import Plan
 from stages.privacy.gradients import gradient, grid_of
@@ -81,7 +82,7 @@ class Run:
             self.model,
             self.parameters,
             (optimizer or (lambda p: torch.optim.SGD(p, lr=1.0)))(self.parameters.values()),
-            (objective or OBJECTIVES[loss])(clip, self.parameters, LABELS),
+            (objective or named(loss).objective)(clip, self.parameters, About(LABELS)),
         )
         plan = Plan(sampling(data.units, batch_size), mechanism or BatchClipping(1.0, 1.0), steps)
         how, private = Execution(at_once, watch=watch), mechanism is not None
@@ -208,7 +209,7 @@ def test_non_private_training_neither_clips_nor_adds_noise(data):
     key, sampling = Key.from_seed(0), PoissonSampling(data.units, 8)
     batch = BatchReader(data, decoded(data, clip)).batch(sampling.sample(key, 0, data.units), key.stream("text", 0))
     parameters = trainable_parameters(clip.model, "all")
-    objective = Contrastive(clip, parameters)
+    objective = PairsOfABatch(clip, parameters, About())
     expected, _ = gradient(objective, parameters, objective.records(batch), 100)
     for name, g in zip(parameters, expected, strict=True):
         if name != "logit_scale":  # clamped afterwards
@@ -246,7 +247,7 @@ def test_a_bfloat16_model_gets_the_noise_of_a_float32_one(data):
 
 
 def test_a_buffer_that_changes_outside_the_mechanism_stops_the_run(data):
-    class Leaky(Contrastive):
+    class Leaky(PairsOfABatch):
         def features(self, parameters, records, merge):
             self._model.seen += records["images"].sum()
             return super().features(parameters, records, merge)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from stages import losses
+from stages.keys import LOSSES
 from stages.sections import PositiveInt, Section
 
 if TYPE_CHECKING:  # none of it is needed to read params.yaml, and it takes seconds
@@ -75,8 +77,8 @@ class Task(ABC):
 
     # What it needs
     needs_labels: ClassVar[bool] = False
-    unfit_losses: ClassVar[Mapping[str, str]] = {}  # by loss that cannot train for it: why, and what to write instead
-    unfit_parts: ClassVar[Mapping[str, str]] = {}  # by value of `trainable`, likewise
+    is_written: ClassVar[bool] = False  # by a model with a decoder
+    unfit_parts: ClassVar[Mapping[str, str]] = {}  # by value of `trainable` that cannot train for it: why, what instead
 
     # How it is evaluated, and how that is shown
     settings: ClassVar[type[Settings]] = Settings
@@ -93,7 +95,7 @@ class Task(ABC):
         found = []
         for name, method in chosen.methods.items():
             loss, part = str(method.get("loss")), str(method.get("trainable"))
-            if why := self.unfit_losses.get(loss):
+            if loss in LOSSES and (why := losses.named(loss).unfit(self.needs_labels, self.is_written)):
                 found.append(f"train.methods.{name}.loss: {loss} {why}")
             if why := self.unfit_parts.get(part):
                 found.append(f"train.methods.{name}.trainable: {part!r} {why}")

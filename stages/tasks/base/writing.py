@@ -23,9 +23,7 @@ class Writing(Task):
     writer: ClassVar[str]  # what published weights of a BLIP must name
     preset: ClassVar[str]  # one that has all it needs
 
-    unfit_losses: ClassVar[Mapping[str, str]] = {
-        "prompts": "needs classes, and captions and answers have none; write contrastive"
-    }
+    is_written = True
     unfit_parts: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ON_FROZEN_TOWERS,
         "reaches no caption and no answer, which are written from what the vision tower sees; "

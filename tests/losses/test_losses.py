@@ -6,13 +6,12 @@ import pytest
 import torch
 from dp_accounting import NeighboringRelation
 
-from stages import keys
 from stages.data.rows import Labels
 from stages.errors import UserError
+from stages.losses import About, objective_of
 from stages.models import clip as clips
 from stages.models.batches import Batch
 from stages.models.encoder import Encoder
-from stages.models.objectives import OBJECTIVES, Contrastive, PromptSoftmax, objective_of
 from stages.models.parts import trainable_parameters
 from stages.privacy.gradients import MARGIN, clipped_sum, gradient, grid_of
 from stages.privacy.methods.batch import BatchClipping
@@ -43,7 +42,7 @@ def flat(tensors) -> torch.Tensor:
 
 def prepared(clip, loss="contrastive", part="all"):
     parameters = trainable_parameters(clip.model, part)
-    objective = objective_of(loss, clip, parameters, LABELS)
+    objective = objective_of(loss, clip, parameters, About(LABELS))
     return objective, parameters, objective.records(batch())
 
 
@@ -63,7 +62,7 @@ def test_the_loss_is_open_clips_two_directions_added(tiny):
 
 def test_one_pair_has_no_contrastive_gradient(tiny):
     parameters = trainable_parameters(tiny.model, "all")
-    objective = Contrastive(tiny, parameters)
+    objective = objective_of("contrastive", tiny, parameters, About())
     grads, loss = gradient(objective, parameters, objective.records(batch(1)), ALL)
     assert loss == 0 and not flat(grads).any()
 
@@ -124,9 +123,9 @@ def test_a_tower_that_is_not_trained_gives_the_same_gradient_to_the_other(tiny):
 def test_prompts_needs_labels_and_a_fixed_text_tower(tiny):
     image_tower = trainable_parameters(tiny.model, "image-tower")
     with pytest.raises(UserError, match="needs class labels"):
-        PromptSoftmax(tiny, image_tower, None)
+        objective_of("prompts", tiny, image_tower, About())
     with pytest.raises(UserError, match="set trainable to image-tower"):
-        PromptSoftmax(tiny, trainable_parameters(tiny.model, "all"), LABELS)
+        objective_of("prompts", tiny, trainable_parameters(tiny.model, "all"), About(LABELS))
 
 
 UNITS = {
@@ -182,7 +181,3 @@ def test_a_broken_image_zeroes_its_own_unit_and_no_other(tiny, name):
         objective, parameters, {k: t[rest] for k, t in records.items()}, units[units != units[0]], C, ALL
     )
     assert torch.equal(flat(total), flat(expected))
-
-
-def test_the_losses_that_params_knows_are_those_there_are():
-    assert {name: kind.is_sum_over_records for name, kind in OBJECTIVES.items()} == keys.LOSSES

@@ -1,0 +1,78 @@
+"""The loss of writing a record's caption, or the answer to a question about its image: language modelling.
+
+For each record the mean over the words of its text of -log p(word | the words before it, the image, the question), as
+BLIP's decoder sees them. Of a record with several texts, or several questions and answers, a step draws one. The term
+belongs to that record alone, so each record can be clipped on its own, with half the sensitivity of a contrastive loss.
+"""
+
+from typing import TYPE_CHECKING
+
+from stages.keys import ON_FROZEN_TOWERS
+from stages.losses.base.loss import About, Loss, Objective, Parameters, Tensors, Trained, mean
+from stages.sections import PositiveInt
+
+if TYPE_CHECKING:
+    import torch
+
+    from stages.models.batches import Batch
+    from stages.models.blip import BlipEncoder
+    from stages.models.encoder import Encoder
+
+
+class Writing(Loss):
+    name = "writing"
+    is_sum_over_records = True
+    reads_questions = True
+    fields = {"text_tokens": PositiveInt}  # noqa: RUF012 (of a text at most: the rest is cut off)
+
+    def unfit(self, has_labels: bool, is_written: bool) -> str | None:
+        return None if is_written else "is for captions and answers; write contrastive or prompts"
+
+    def unfit_part(self, part: str) -> str | None:
+        if part in ON_FROZEN_TOWERS:
+            return "moves no word of a caption or an answer; write image-tower+decoder, all or a LoRA"
+        return None
+
+    def reaches(self, tensor: str, about: About) -> bool:
+        """What compares an image with a text has no part in it; what reads a question, only where there are some."""
+        questions = ("text_encoder.",) if about.has_questions else ()
+        return tensor.startswith(("vision_model.", "text_decoder.", *questions))
+
+    def objective(self, encoder: "Encoder", trained: Trained, about: About) -> "TextsOfRecords":
+        from stages.models.writing import require_decoder
+
+        return TextsOfRecords(require_decoder(encoder, "the loss writing"), about)
+
+
+class TextsOfRecords(Objective):
+    def __init__(self, encoder: "BlipEncoder", about: About):
+        from stages.models.blip import Writer
+
+        self._encoder, self._asks, self._most = encoder, about.has_questions, about.settings.get("text_tokens")
+        self._writer = Writer(encoder.model)
+        self._device = next(encoder.model.parameters()).device
+
+    def records(self, batch: "Batch") -> Tensors:
+        """Tokens are as many for every record: the gradient of one must not depend on how long the others are."""
+        if not self._asks:
+            return {"images": batch.images.to(self._device), "texts": self._tokens(batch.texts)}
+        asked = [pairs[0] if pairs else ("", "") for pairs in batch.asked or []]
+        answers = self._tokens([answer for _, answer in asked])
+        for i, pairs in enumerate(batch.asked or []):
+            if not pairs:  # nothing was answered about this image: no word to write, no loss
+                answers[i] = self._encoder.model.config.text_config.pad_token_id
+        questions = self._encoder.tokenize([question for question, _ in asked]).to(self._device)
+        return {"images": batch.images.to(self._device), "texts": answers, "questions": questions}
+
+    def _tokens(self, texts: list[str]) -> "torch.Tensor":
+        return self._encoder.tokenize(texts)[:, : self._most].to(self._device)
+
+    def features(self, parameters: Parameters, records: Parameters, merge: bool) -> Tensors:
+        """(b,): the loss of each record."""
+        return {"each": self._writer.losses(parameters, records, self.bf16)}
+
+    def loss(self, parameters: Parameters, features: Parameters, present: "torch.Tensor") -> "torch.Tensor":
+        return mean(features["each"], present)
+
+
+LOSS = Writing()

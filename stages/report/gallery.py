@@ -20,6 +20,7 @@ from stages.tasks.base.examples import Example, Examples, counted
 
 SHOWN = 24  # test images
 SIDE = 320  # pixels; larger pictures are made smaller
+FOUND_SIDE = 96  # of pictures that a model answered with
 
 
 def write(outcomes: list[Outcome], folder: Path) -> None:
@@ -51,7 +52,7 @@ def page(shown: dict[tuple[str, str], Outcome]) -> str:
     heads = "".join(f'<th scope="col">epsilon {_two_lines(epsilon_name(e))}</th>' for e in epsilons)
     models = "\n".join(_models(method, epsilons, shown) for method in methods)
     score = task.title_of(next(iter(shown.values())).metrics.primary)
-    images = "\n".join(_image(item, data.row(item.row), methods, epsilons, said, score) for item in items)
+    images = "\n".join(_image(item, data, methods, epsilons, said, score) for item in items)
     title = f"{task.page_title}: {first.dataset}, {first.model}"
     return PAGE.substitute(
         title=escape(title), count=len(items), all=data.rows, seed=first.seed, heads=heads, models=models, images=images
@@ -78,27 +79,29 @@ def _models(method: str, epsilons: list[str], shown: dict[tuple[str, str], Outco
     return f'<tr><th scope="row">{escape(method)}</th>{"".join(cells)}</tr>'
 
 
-def _image(item: Example, record: Row, methods: list[str], epsilons: list[str], said: dict, score: str) -> str:
+def _image(item: Example, data: PreparedSplit, methods: list[str], epsilons: list[str], said: dict, score: str) -> str:
     """A test image with what people said, and a line of what models said for each method."""
     quoted = "".join(f"<li>{escape(text)}</li>" for text in counted(item.references))
     question = f"<b>{escape(item.question)}</b>" if item.question else ""
-    picture = f'<img src="{_data_uri(record)}" alt="test image {item.row}"><small>image {item.row}</small>'
+    picture = f'<img src="{_data_uri(data.row(item.row))}" alt="test image {item.row}"><small>image {item.row}</small>'
     span = f'rowspan="{len(methods)}"'
     head = f"<td {span}>{picture}</td><td {span}>{question}<ul>{quoted}</ul></td>"
     lines: list[str] = []
     for method in methods:
         found = [said.get((method, e), {}).get((item.row, item.question)) for e in epsilons]
-        cells = [_cell(method, e, _one(example, score)) for e, example in zip(epsilons, found, strict=True)]
+        cells = [_cell(method, e, _one(example, score, data)) for e, example in zip(epsilons, found, strict=True)]
         lines.append(f'<tr>{head if not lines else ""}<th scope="row">{escape(method)}</th>{"".join(cells)}</tr>')
     return f"<tbody>{''.join(lines)}</tbody>"
 
 
-def _one(example: Example | None, score: str) -> str:
+def _one(example: Example | None, score: str, data: PreparedSplit) -> str:
     if example is None:
         return "-"
     said = escape(example.said) if example.said.strip() else "<i>(nothing)</i>"
     value = "" if example.score is None else f"<small>{score}: {100 * example.score:.0f}</small>"
-    return f'<div class="caption">{said}</div>{value}'
+    pictures = [(row, _data_uri(data.row(row), FOUND_SIDE)) for row in example.found]
+    found = "".join(f'<img class="found" src="{uri}" alt="test image {row}">' for row, uri in pictures)
+    return f'<div class="caption">{said}</div>{found}{value}'
 
 
 def _cell(method: str, epsilon: str, content: str) -> str:
@@ -110,10 +113,10 @@ def _two_lines(epsilon: str) -> str:
     return f"{number}<small>{meaning}</small>"
 
 
-def _data_uri(record: Row) -> str:
+def _data_uri(record: Row, side: int = SIDE) -> str:
     """Written anew, so that nothing but the picture is in it: photos may say where they were taken."""
     image, buffer = record.pixels(), io.BytesIO()
-    image.thumbnail((SIDE, SIDE))
+    image.thumbnail((side, side))
     image.save(buffer, format="WEBP", quality=90)
     return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 

@@ -101,7 +101,6 @@ class Matching(Task):
     name = "matching"
     settings = MatchingSettings
     page_title = "Matches"
-    unfit_losses = {"prompts": "needs classes; write contrastive"}
     outputs = {"text": "string"}
     in_paper = ScoresInPaper(
         "Matching, ours", "images", {"right": "right", "rank": "rank of its own"}, "None.", "Of scenes."
@@ -206,7 +205,7 @@ def test_a_new_task_is_one_new_file_from_params_to_a_served_model(project):
     project.write_params(values)
     refused = project.stage("params")
     assert refused.returncode == 2
-    assert "train.methods.batch.loss: prompts needs classes; write contrastive" in refused.stderr
+    assert "train.methods.batch.loss: prompts needs classes, and matching has none; write contrastive" in refused.stderr
 
     values["train"]["methods"]["batch"]["loss"] = "contrastive"
     project.write_params(values)

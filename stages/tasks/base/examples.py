@@ -20,7 +20,8 @@ class Example(BaseModel):
     question: str | None = None  # without one, it is a caption
     said: str
     references: list[str]  # what people said
-    score: float | None  # the primary one, of this alone; none without references
+    score: float | None  # the primary one, or what it is made of, of this alone; none without references
+    found: list[int] = []  # rows of the test split: images that it answered with
 
 
 class Examples(BaseModel):

@@ -10,6 +10,13 @@ from PIL import Image
 from stages.data.pixels import UNREADABLE, Unusable, rgb
 from stages.models.encoder import WholeEncoder
 
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+
+
+def is_picture(path: Path) -> bool:
+    """By its name; whether it can be read is seen when it is."""
+    return path.suffix.lower() in SUFFIXES and path.is_file()
+
 
 def pictures(encoder: WholeEncoder, values: Iterable[str]) -> torch.Tensor:
     """(b, 3, height, width): what the model takes."""

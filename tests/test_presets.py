@@ -184,8 +184,8 @@ def test_a_deleted_entry_is_there_again_where_a_preset_needs_it(file):
 def test_own_values_that_do_not_fit_the_preset_change_nothing(file):
     text = file.read_text().replace("method: [batch, group, example]", "method: [batch, example]")
     file.write_text(text)
-    with pytest.raises(UserError, match=r"'captions' does not fit with your own values.*was not changed") as error:
-        use("captions", file, keep=True)
+    with pytest.raises(UserError, match=r"'paper-table5' does not fit with your own values.*was not changed") as error:
+        use("paper-table5", file, keep=True)
     assert any("train.methods.example.loss: prompts needs classes" in p for p in error.value.problems)
     assert file.read_text() == text and [p.name for p in file.parent.iterdir()] == ["params.yaml"]
 
@@ -258,7 +258,7 @@ def test_one_preset_after_the_other_can_be_planned_and_missing_data_are_named(pr
     """In the order in which the READMEs have them."""
     file = project.folder / "params.yaml"
     file.write_text(preset_yaml("demo"))
-    for name, cells in (("mnist", 18), ("benchmarks", 54), ("paper-table1", 80), ("captions", 4)):
+    for name, cells in (("mnist", 18), ("benchmarks", 54), ("paper-table1", 80), ("captions", 6)):
         assert f"has the preset {name} now" in said(params_command, "--use", name)
         edit(file, sweep={"epsilon": [0, "inf"]})  # all but the noise, which takes minutes
         assert f"{cells} cells: " in said(plan_command, "--no-timing")

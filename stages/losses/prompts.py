@@ -21,9 +21,9 @@ class Prompts(Loss):
     name = "prompts"
     is_sum_over_records = True
 
-    def unfit(self, task: str, has_labels: bool, is_written: bool) -> str | None:
+    def unfit(self, has_labels: bool, is_written: bool) -> str | None:
         instead = "contrastive or writing" if is_written else "contrastive"
-        return None if has_labels else f"needs classes, and {task} has none; write {instead}"
+        return None if has_labels else f"needs classes, which the task does not have; write {instead}"
 
     def unfit_part(self, part: str) -> str | None:
         if part in IMAGE_PARTS:

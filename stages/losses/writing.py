@@ -25,8 +25,8 @@ class Writing(Loss):
     reads_questions = True
     fields = {"text_tokens": PositiveInt}  # noqa: RUF012 (of a text at most: the rest is cut off)
 
-    def unfit(self, task: str, has_labels: bool, is_written: bool) -> str | None:
-        return None if is_written else f"is for captions and answers, not for {task}; write contrastive or prompts"
+    def unfit(self, has_labels: bool, is_written: bool) -> str | None:
+        return None if is_written else "is for captions and answers; write contrastive or prompts"
 
     def unfit_part(self, part: str) -> str | None:
         if part in ON_FROZEN_TOWERS:

@@ -89,6 +89,8 @@ class Method(Section):
     steps: PositiveInt | None = None
     clip_norm: PositiveFloat
     lr: PositiveFloat
+    schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the learning rate; the last two end at zero
+    average: Fraction | None = None  # of the steps, the last ones, whose weights are averaged
     loss: Literal[LOSSES]  # type: ignore[valid-type]
     trainable: Annotated[str, AfterValidator(_part)]
     lora_rank: PositiveInt = 8  # where adapters are trained

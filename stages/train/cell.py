@@ -36,6 +36,7 @@ from stages.privacy.sampling import sampling_of
 from stages.privacy.uncommitted import require_lock_uncommitted
 from stages.train.beginning import begun
 from stages.train.checkpoints import WRITING_FAILED
+from stages.train.course import Course
 from stages.train.keeper import Keeper, stops_between_steps
 from stages.train.loop import Execution, Learner, train
 from stages.train.state import restore
@@ -64,7 +65,8 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
 
     encoder, images = encoder_and_images(cell, method, data, manifest, initial)
     about = About(manifest.labels, manifest.has_questions, method.model_dump(exclude_none=True))
-    learner = learner_of(cell, p, encoder, about, ranks)
+    course = Course(plan.steps, method.schedule, method.average)
+    learner = learner_of(cell, p, encoder, about, ranks, course)
     asks = manifest.has_questions and named(method.loss).reads_questions
     reader = BatchReader(data, images, asks="one" if asks else None)
     same = {"train": used, "initial_model": initial, "data": manifest.data_hash, "diagnostics": keeps_figures}
@@ -72,7 +74,8 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
     with begun(cell, p.privacy, plan, same, records, ranks) as begin:
         figures = defaultdict(list, begin.figures or {}) if keeps_figures else None
         if begin.step:
-            restore(begin.tensors, learner.parameters, learner.optimizer, ranks)
+            averaged = bool(course.averages(begin.step - 1))
+            restore(begin.tensors, learner.parameters, learner.optimizer, ranks, averaged)
         with stops_between_steps() as asked:
             every = 60 * p.compute.checkpoint_minutes
             keeper = Keeper(begin.run, learner.parameters, learner.optimizer, ranks, every, asked, plan.steps)
@@ -109,7 +112,7 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
         begin.run.finish()
 
 
-def learner_of(cell: Cell, p: params.Params, encoder: Encoder, about: About, ranks: Ranks) -> Learner:
+def learner_of(cell: Cell, p: params.Params, encoder: Encoder, about: About, ranks: Ranks, course: Course) -> Learner:
     t, device = p.train.on(cell.dataset), device_of(p.compute.device)
     method, model = t.methods[cell.method], encoder.model.to(device)
     special = speed_up(model, p.compute)
@@ -118,7 +121,7 @@ def learner_of(cell: Cell, p: params.Params, encoder: Encoder, about: About, ran
         shard(model, parameters, device, ranks.world)
         parameters = {name: q for name, q in model.named_parameters() if name in parameters}
     objective = objective_of(method.loss, encoder, parameters, about, t.precision == "bf16", special)
-    return Learner(model, parameters, adamw(parameters, method.lr, t), objective)
+    return Learner(model, parameters, adamw(parameters, method.lr, t), objective, course)
 
 
 def chosen_parameters(

@@ -29,6 +29,7 @@ from stages.privacy.gradients import (
 from stages.privacy.mechanism import Mechanism
 from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
+from stages.train.course import Course
 
 LOGIT_SCALE_RANGE = (-math.inf, math.log(100))  # as in CLIP; public constants applied after the noise
 
@@ -41,6 +42,7 @@ class Learner:
     parameters: Mapping[str, torch.nn.Parameter]
     optimizer: torch.optim.Optimizer
     objective: Objective
+    course: Course | None = None  # None: one learning rate throughout, and the last weights
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def train(learner: Learner, reader: BatchReader, plan: Plan, key: Key, how: Exec
     """Run the steps of the plan. Without `private`, each takes the gradient of the whole batch as it is."""
     model, parameters, objective = learner.model, learner.parameters, learner.objective
     mechanism, steps, ranks = plan.mechanism if private else None, plan.steps, how.ranks
-    fixed = _not_trained(model, parameters)
+    course, fixed = learner.course or Course(steps), _not_trained(model, parameters)
     # No dropout: features must be the same in both passes of a batch in pieces. Batch normalisation keeps its public
     # averages: they would carry private data without noise.
     model.eval()
@@ -79,9 +81,11 @@ def train(learner: Learner, reader: BatchReader, plan: Plan, key: Key, how: Exec
                 how.watch(figures)
         for parameter, g in zip(parameters.values(), gradients, strict=True):
             parameter.grad = part_of(parameter, g.to(parameter.dtype))
+        course.set_rate(learner.optimizer, t)
         learner.optimizer.step()  # line 7
         if "logit_scale" in parameters:
             parameters["logit_scale"].data.clamp_(*getattr(model, "logit_scale_range", LOGIT_SCALE_RANGE))
+        course.keep(parameters, learner.optimizer, t)
         if how.after:
             how.after(t + 1)
     _assert_unchanged(model, fixed)

@@ -6,6 +6,7 @@ import torch
 
 from stages.distributed.ranks import Ranks
 from stages.distributed.shards import split_like, whole
+from stages.train.course import MEAN
 
 Parameters = Mapping[str, torch.nn.Parameter]
 
@@ -20,19 +21,25 @@ def snapshot(parameters: Parameters, optimizer: torch.optim.Optimizer) -> dict[s
 
 @torch.no_grad()
 def restore(
-    tensors: Mapping[str, torch.Tensor] | None, parameters: Parameters, optimizer: torch.optim.Optimizer, ranks: Ranks
+    tensors: Mapping[str, torch.Tensor] | None,
+    parameters: Parameters,
+    optimizer: torch.optim.Optimizer,
+    ranks: Ranks,
+    averaged: bool = False,
 ) -> None:
     """Continue from a snapshot of which the first process has the tensors; the others are given them.
 
-    The fields are those of AdamW: a step count, and two tensors like the parameter.
+    The fields are those of AdamW: a step count, and two tensors like the parameter; and if the weights are `averaged`
+    already, their mean (course.py).
     """
 
     def given(name: str, like: torch.Tensor, device: torch.device) -> torch.Tensor:
         full = torch.empty(like.shape, dtype=like.dtype) if tensors is None else tensors[name]
         return ranks.from_first(full.to(device))
 
+    fields = ["exp_avg", "exp_avg_sq", *([MEAN] if averaged else [])]
     for name, p in parameters.items():
         p.copy_(split_like(p, given(f"weights.{name}", p, p.device)))
-        state = {f: split_like(p, given(f"optimizer.{name}.{f}", p, p.device)) for f in ("exp_avg", "exp_avg_sq")}
+        state = {f: split_like(p, given(f"optimizer.{name}.{f}", p, p.device)) for f in fields}
         count = given(f"optimizer.{name}.step", torch.zeros(()), p.device).cpu()  # AdamW keeps it in memory
         optimizer.state[p] = {"step": count, **state}

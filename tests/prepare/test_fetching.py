@@ -84,7 +84,7 @@ def test_files_in_root_come_first(tmp_path, no_tools, offline):
 def test_what_is_not_in_root_is_downloaded_once(tmp_path, site, no_tools, capsys):
     root = tmp_path / "raw"
     assert config(root).load().source.startswith("torchvision download")
-    assert "torchvision downloads it" in capsys.readouterr().out
+    assert "torchvision downloads it" in capsys.readouterr().err
     assert left_in(root) == sorted(f"MNIST/raw/{name}" for name in (*idx_files(), "mnist.source.txt"))
     shutil.rmtree(site)
     assert config(root).load().source.startswith("torchvision download")
@@ -135,7 +135,7 @@ def test_a_missing_tool_is_named(tmp_path, offline, no_tools, capsys, source, to
     with pytest.raises(UserError) as error:
         config(tmp_path, source).load()
     assert f"there is no {tool} to fetch it with: install {tool}" in error.value.problems[2]
-    told = [line for line in capsys.readouterr().out.splitlines() if "instead" in line]
+    told = [line for line in capsys.readouterr().err.splitlines() if "instead" in line]
     assert len(told) == 1 and str(registries.PACKAGES[source]) in told[0]
 
 

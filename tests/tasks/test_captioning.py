@@ -149,7 +149,10 @@ def test_a_clip_cannot_caption_and_says_so(tmp_path):
     ("section", "message"),
     [
         ({"sweep": {"model": ["tiny-clip"]}}, "captioning needs a BLIP, and 'tiny-clip' is none"),
-        ({"sweep": {"method": ["example"]}}, "prompts needs classes, and captioning has none"),
+        (
+            {"sweep": {"method": ["example"]}},
+            "prompts needs classes, which the task does not have",
+        ),
         ({"train": {"methods": {"batch": {"trainable": "image-projection"}}}}, "reaches no caption"),
     ],
 )

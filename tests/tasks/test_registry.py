@@ -205,7 +205,7 @@ def test_a_new_task_is_one_new_file_from_params_to_a_served_model(project):
     project.write_params(values)
     refused = project.stage("params")
     assert refused.returncode == 2
-    assert "train.methods.batch.loss: prompts needs classes, and matching has none; write contrastive" in refused.stderr
+    assert "train.methods.batch.loss: prompts needs classes, which the task does not have" in refused.stderr
 
     values["train"]["methods"]["batch"]["loss"] = "contrastive"
     project.write_params(values)

@@ -130,4 +130,4 @@ def test_questions_and_losses_of_other_tasks_are_refused_before_anything_runs(pr
     done = project.stage("params")
     assert done.returncode == 2
     assert "retrieval needs texts of images, and 'asked' has questions" in done.stderr
-    assert "writing is for captions and answers, not for retrieval" in done.stderr
+    assert "writing is for captions and answers; write contrastive" in done.stderr

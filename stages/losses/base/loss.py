@@ -35,7 +35,7 @@ class Loss(ABC):
     fields: ClassVar[Mapping[str, Any]] = {}  # its own fields in `train.methods.NAME`, with their types; none is needed
     reads_questions: ClassVar[bool] = False  # whether it takes a question and its answer of a record that has some
 
-    def unfit(self, task: str, has_labels: bool, is_written: bool) -> str | None:
+    def unfit(self, has_labels: bool, is_written: bool) -> str | None:
         """Why it cannot serve a task, with classes or without, in which a model writes or not; and what to do."""
         return None
 

@@ -95,7 +95,7 @@ class Task(ABC):
         found = []
         for name, method in chosen.methods.items():
             loss, part = str(method.get("loss")), str(method.get("trainable"))
-            if loss in LOSSES and (why := losses.named(loss).unfit(self.name, self.needs_labels, self.is_written)):
+            if loss in LOSSES and (why := losses.named(loss).unfit(self.needs_labels, self.is_written)):
                 found.append(f"train.methods.{name}.loss: {loss} {why}")
             if why := self.unfit_parts.get(part):
                 found.append(f"train.methods.{name}.trainable: {part!r} {why}")

@@ -2,14 +2,19 @@
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
 from stages.errors import UserError
 from stages.keys import Cell
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 STOP_SECONDS = "600"  # that processes which are asked to stop may take for their step and the checkpoint
 AGAIN = "Give the same command again: the training goes on from its last checkpoint and is charged nothing more"
@@ -28,11 +33,18 @@ def start(count: int, cell: Cell) -> None:
     except SignalException:
         raise KeyboardInterrupt from None
     except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
+        rank, failure = _first(error)
         if failure.exitcode in (2, 130):
             sys.exit(failure.exitcode)  # the process has said why
         how = f"was killed ({failure.signal_name()})" if failure.exitcode < 0 else f"failed (exit {failure.exitcode})"
         raise UserError(f"process {rank} of {count} {how}, and the others were stopped. {AGAIN}") from None
+
+
+def _first(error: "ChildFailedError") -> "tuple[int, ProcessFailure]":
+    """The one that the others ended because of. They may be noticed in the same moment: who was killed came first, but
+    for SIGTERM, by which torchrun ends the others."""
+    killed = [(rank, f) for rank, f in error.failures.items() if f.exitcode < 0 and f.exitcode != -signal.SIGTERM]
+    return killed[0] if killed else error.get_first_failure()
 
 
 @contextmanager

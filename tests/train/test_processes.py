@@ -12,7 +12,9 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
+from stages.distributed import processes
 from stages.distributed.ranks import Ranks
 from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
@@ -62,6 +64,17 @@ def test_processes_with_parts_of_a_tensor_add_the_noise_of_one(monkeypatch):
     ]
     assert torch.equal(torch.cat([part[0] for part in parts]), expected[0])
     assert all(torch.equal(part[1], expected[1]) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("exits", "first"),
+    [((2, -signal.SIGKILL), 1), ((-signal.SIGTERM, -signal.SIGKILL), 1), ((-signal.SIGTERM, 2), 1), ((1, 2), 0)],
+)
+def test_of_processes_that_end_in_one_moment_the_killed_one_is_named(exits, first):
+    failures = {rank: ProcessFailure(rank, 1000 + rank, code, "none") for rank, code in enumerate(exits)}
+    if exits[0] == -signal.SIGTERM:
+        failures[0].timestamp = failures[1].timestamp + 1  # it was ended because of the other
+    assert processes._first(ChildFailedError("train", failures))[0] == first
 
 
 @pytest.mark.xdist_group("crashes")

@@ -29,7 +29,7 @@ class Manifest(BaseModel):
     unit: str = ONE_IMAGE  # what a record is, in words
     ledger: str | None  # the identity of the ledger that its records are charged to; None for public data
     records: str | None  # sha256 of records.npy, which says who is charged
-    has_questions: bool = False  # whether images come with questions, in place of captions or labels
+    has_questions: bool  # whether images come with questions, in place of captions or labels
     private_test: bool = False  # whether the test split is as private as the other
     train: SplitFacts
     test: SplitFacts

@@ -41,9 +41,8 @@ def start(count: int, cell: Cell) -> None:
 
 
 def _first(error: "ChildFailedError") -> "tuple[int, ProcessFailure]":
-    """The one that the others ended because of. They may be noticed in the same moment: who was killed came first, but
-    for SIGTERM, by which torchrun ends the others."""
-    killed = [(rank, f) for rank, f in error.failures.items() if f.exitcode < 0 and f.exitcode != -signal.SIGTERM]
+    """The one that the others ended because of. They may be noticed in the same moment; nobody kills himself."""
+    killed = [(rank, f) for rank, f in error.failures.items() if f.exitcode == -signal.SIGKILL]
     return killed[0] if killed else error.get_first_failure()
 
 

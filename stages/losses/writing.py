@@ -5,11 +5,12 @@ BLIP's decoder sees them. Of a record with several texts, or several questions a
 belongs to that record alone, so each record can be clipped on its own, with half the sensitivity of a contrastive loss.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from stages.keys import ON_FROZEN_TOWERS
 from stages.losses.base.loss import About, Loss, Objective, Parameters, Tensors, Trained, mean
-from stages.sections import PositiveInt
 
 if TYPE_CHECKING:
     import torch
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
     from stages.models.blip import BlipEncoder
     from stages.models.encoder import Encoder
 
+Tokens = Annotated[int, Field(ge=2, le=35, strict=True)]  # with the two ends; BLIP's texts have 35
+
 
 class Writing(Loss):
     name = "writing"
     is_sum_over_records = True
     reads_questions = True
-    fields = {"text_tokens": PositiveInt}  # noqa: RUF012 (of a text at most: the rest is cut off)
+    fields = {"text_tokens": Tokens}  # noqa: RUF012 (of a text at most: the rest is cut off)
 
     def unfit(self, has_labels: bool, is_written: bool) -> str | None:
         return None if is_written else "is for captions and answers; write contrastive or prompts"
@@ -46,10 +49,7 @@ class Writing(Loss):
 
 class TextsOfRecords(Objective):
     def __init__(self, encoder: "BlipEncoder", about: About):
-        from stages.models.blip import Writer
-
         self._encoder, self._asks, self._most = encoder, about.has_questions, about.settings.get("text_tokens")
-        self._writer = Writer(encoder.model)
         self._device = next(encoder.model.parameters()).device
 
     def records(self, batch: "Batch") -> Tensors:
@@ -69,7 +69,13 @@ class TextsOfRecords(Objective):
 
     def features(self, parameters: Parameters, records: Parameters, merge: bool) -> Tensors:
         """(b,): the loss of each record."""
-        return {"each": self._writer.losses(parameters, records, self.bf16)}
+        import torch
+        from torch.func import functional_call
+
+        images, written = records["images"], {k: v for k, v in records.items() if k != "images"}
+        with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            each = functional_call(self._encoder.model, dict(parameters), (images,), written)
+        return {"each": each.float()}
 
     def loss(self, parameters: Parameters, features: Parameters, present: "torch.Tensor") -> "torch.Tensor":
         return mean(features["each"], present)

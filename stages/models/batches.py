@@ -56,8 +56,9 @@ class BatchReader:
     def batch(self, units: np.ndarray, stream: np.random.Generator) -> Batch:
         """A unit with several images or texts gives one of each, at random (stages/privacy/README.md section 1)."""
         chosen, texts, labels, asked = [], [], [], []
-        draws = stream.random((self._data.units, 2))[units]  # for every unit: one more leaves those of the others alone
-        for unit, (row_draw, text_draw) in zip(units, draws, strict=True):
+        numbers = 4 if self._asks == "one" else 2
+        draws = stream.random((self._data.units, numbers))[units]  # for every unit: one more leaves the others' alone
+        for unit, (row_draw, text_draw, *asking) in zip(units, draws, strict=True):
             rows = self._data.rows_of_unit(int(unit))
             row = rows[int(row_draw * len(rows))]
             its_texts, label = self._data.texts_and_label(row)
@@ -66,9 +67,8 @@ class BatchReader:
             labels.append(label)
             if self._asks == "all":
                 asked.append([(q.text, str(stream.choice(q.answers))) for q in self._answered(row)])
-        if self._asks == "one":
-            draws = stream.random((self._data.units, 2))[units]
-            asked = [self._one_question(row, *draw) for row, draw in zip(chosen, draws, strict=True)]
+            elif self._asks == "one":
+                asked.append(self._one_question(row, *asking))
         return Batch(self._images(chosen) if chosen else torch.empty(0), texts, labels, asked or None)
 
     def _answered(self, row: int) -> list[Question]:

@@ -1,13 +1,13 @@
 """BLIP of transformers: one vision tower, and on it the contrastive heads, the matching head and a decoder.
 
-    vision_model, vision_proj   |  moved by private training (the contrastive loss of images and texts),
-    text_encoder, text_proj     |  as far as `trainable` says (parts.py)
-    itm_head, cross-attention of text_encoder    how a text looks at an image: only public pretraining moves them
-    text_decoder                only public pretraining moves it
+    vision_model                            all that follows
+    vision_proj, text_encoder, text_proj    comparing images with texts: the contrastive loss
+    itm_head                                matching, of public pretraining alone
+    text_encoder with its cross-attention   reading a question about an image
+    text_decoder                            writing a caption of an image, or an answer: the loss of writing
 
-The decoder writes a caption from what vision_model sees (writing.py): of private training the vision tower reaches it,
-and nothing else. It writes an answer from what text_encoder makes of the question and the image: of private training
-the vision tower reaches it, and text_encoder's own layers unless `trainable` is one of the image's parts.
+Which of them private training moves depends on its loss (stages/losses) and on `trainable` (parts.py). A decoder's word
+embeddings are its output layer too.
 
 Names of tensors are those of transformers: a saved folder loads with BlipForImageTextRetrieval.from_pretrained, and by
 what its decoder was made for with BlipForConditionalGeneration or BlipForQuestionAnswering.
@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from torch.func import functional_call
 from transformers import BlipConfig, BlipTextModel, BlipVisionModel, PreTrainedTokenizerFast
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.blip.modeling_blip_text import BlipTextLMHeadModel
@@ -73,7 +72,16 @@ class Blip(torch.nn.Module):
         hidden = self.text_encoder(input_ids=tokens, attention_mask=self.mask(tokens)).last_hidden_state
         return _normalised(self.text_proj(hidden[:, 0]), normalize)
 
-    def forward(self, images: torch.Tensor, tokens: torch.Tensor | None):
+    def forward(
+        self,
+        images: torch.Tensor,
+        tokens: torch.Tensor | None = None,
+        texts: torch.Tensor | None = None,
+        questions: torch.Tensor | None = None,
+    ):
+        """Features of images and tokens; or with `texts`, how badly each is written."""
+        if texts is not None:
+            return self.written(images, texts, questions)
         text = None if tokens is None else self.encode_text(tokens, normalize=True)
         return self.encode_image(images, normalize=True), text
 
@@ -121,23 +129,6 @@ class Blip(torch.nn.Module):
             if isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing:
                 module.training = True
         return self
-
-
-class Writer(torch.nn.Module):
-    """A Blip, called for what it writes: parameters can be given in place of its own, by its names for them."""
-
-    def __init__(self, model: Blip):
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: torch.Tensor, texts: torch.Tensor, questions: torch.Tensor | None) -> torch.Tensor:
-        return self.model.written(images, texts, questions)
-
-    def losses(self, parameters: Mapping[str, torch.Tensor], records: Mapping[str, torch.Tensor], bf16: bool):
-        images = records["images"]
-        given = {f"model.{name}": tensor for name, tensor in parameters.items()}
-        with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=bf16):
-            return functional_call(self, given, (images, records["texts"], records.get("questions"))).float()
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,15 @@ def _privacy_problems(raw: dict) -> list[str]:
         if loss in LOSSES and not losses.named(loss).is_sum_over_records:
             problems.append(
                 f"train.methods.{name}.loss: {loss!r} is not a sum over records, so no record has a gradient of its "
-                "own to clip; write prompts, or use method group"
+                "own to clip; write prompts (for classes) or writing (for captions and answers), or use method group"
             )
     for name, m in methods.items():
+        others = {f: loss for loss in LOSSES for f in losses.named(loss).fields} if isinstance(m, dict) else {}
+        problems += [
+            f"train.methods.{name}.{f}: is for the loss {loss}, and the loss is {m.get('loss')}; leave it out"
+            for f, loss in others.items()
+            if m.get(f) is not None and m.get("loss") in LOSSES and f not in losses.named(m["loss"]).fields
+        ]
         loss, part = (m.get("loss"), m.get("trainable")) if isinstance(m, dict) else (None, None)
         if loss in LOSSES and isinstance(part, str):
             whys = [why for piece in part.split("+") if (why := losses.named(loss).unfit_part(piece))]

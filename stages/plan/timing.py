@@ -34,18 +34,19 @@ def seconds_a_step(
     method_name: str,
     train: params.Train,
     compute: params.Compute,
+    has_questions: bool = False,
 ) -> float:
     """Batches of growing size up to the method's, or until a step takes long; from there on a straight line."""
     same_time = train.model_dump(exclude={"overrides"}) | {"weight_decay": 0.0}  # datasets that differ in these alone
     for method in same_time["methods"].values():
         method.update(epochs=None, steps=1)
-    return _seconds(name, config, method_name, json.dumps(same_time), compute.model_dump_json())
+    return _seconds(name, config, method_name, json.dumps(same_time), compute.model_dump_json(), has_questions)
 
 
 @functools.cache
-def _seconds(name: str, config, method_name: str, train_json: str, compute_json: str) -> float:
+def _seconds(name: str, config, method_name: str, train_json: str, compute_json: str, has_questions: bool) -> float:
     train, compute = params.Train.model_validate_json(train_json), params.Compute.model_validate_json(compute_json)
-    step = _step(_model(name, config), method_name, train, compute)
+    step = _step(_model(name, config), method_name, train, compute, has_questions)
     wanted = train.methods[method_name].batch_size
     measured: list[tuple[int, float]] = []
     for size in [*(s for s in SIZES if s < wanted), wanted]:
@@ -70,7 +71,9 @@ def _model(name: str, config) -> WholeEncoder:
     return saved.create(config.architecture, LABELS.captions(0))
 
 
-def _step(encoder: WholeEncoder, method_name: str, train: params.Train, compute: params.Compute):
+def _step(
+    encoder: WholeEncoder, method_name: str, train: params.Train, compute: params.Compute, has_questions: bool = False
+):
     method, device = train.methods[method_name], device_of(compute.device)
     model = encoder.model.to(device).eval()
     shape, tokenize = encoder.preprocess(Image.new("RGB", (8, 8))).shape, encoder.tokenize
@@ -84,7 +87,7 @@ def _step(encoder: WholeEncoder, method_name: str, train: params.Train, compute:
             lambda texts: text.cpu().repeat(len(texts), 1),
         )
     special = speed_up(model, compute)
-    about = About(labels=LABELS, settings=method.model_dump())
+    about = About(LABELS, has_questions, method.model_dump(exclude_none=True))
     reached = functools.partial(named(method.loss).reaches, about=about)
     parameters = trainable_parameters(model, method.trainable, method.lora_rank, reached=reached)
     headed = dataclasses.replace(encoder, model=model, tokenize=tokenize)
@@ -94,7 +97,8 @@ def _step(encoder: WholeEncoder, method_name: str, train: params.Train, compute:
 
     def step(count: int) -> None:
         texts, labels = [LABELS.captions(i % 2)[0] for i in range(count)], [i % 2 for i in range(count)]
-        records = objective.records(Batch(torch.rand(count, *shape), texts, labels))
+        asked = [[("what is it?", "a cat")]] * count if has_questions else None
+        records = objective.records(Batch(torch.rand(count, *shape), texts, labels, asked))
         units = mechanism.assign(np.arange(count), count, key.stream("unit", 0))
         at_once = compute.records_at_once
         gradients, _ = private_gradient(objective, parameters, records, Work(units), mechanism, key, 0, at_once, count)

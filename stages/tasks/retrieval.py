@@ -8,8 +8,9 @@ Retrieval is what a contrastive loss trains for; the paper leaves it to future w
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -84,26 +85,32 @@ class Retrieval(Task):
         return {"shown": SERVED}
 
     def serve(self, encoder: "WholeEncoder", facts: dict) -> Answer:
-        """A query, and a folder of images on the machine that serves: its best images, as JSON."""
+        """A query, and a folder of images on the machine that serves: names of its best images, as JSON."""
         import pandas as pd
         import torch
 
+        from stages.data.pixels import Unusable
         from stages.tasks.base.pictures import is_picture, pictures
 
-        known: dict[str, tuple[list[str], torch.Tensor]] = {}
-
+        @lru_cache(maxsize=1)
         @torch.no_grad()
+        def encoded(folder: str, listed: tuple[tuple[str, int], ...]) -> "tuple[list[str], torch.Tensor]":
+            """Of a folder with these files, each with the time of its last change; what is no image is left out."""
+            names, features = [], []
+            for name, _ in listed:
+                with suppress(Unusable, ValueError):
+                    picture = pictures(encoder, [str(Path(folder, name))])
+                    features.append(encoder.model.encode_image(picture, normalize=True))
+                    names.append(name)
+            if not names:
+                raise ValueError(f"no image in {folder!r}")
+            return names, torch.cat(features)
+
         def images_of(folder: str) -> "tuple[list[str], torch.Tensor]":
-            """Encoded at the first query."""
-            if folder not in known:
-                if not Path(folder).is_dir():
-                    raise ValueError(f"there is no folder {folder!r} on the machine that serves")
-                names = sorted(str(path) for path in Path(folder).rglob("*") if is_picture(path))
-                if not names:
-                    raise ValueError(f"no image in {folder!r}")
-                some = [encoder.model.encode_image(pictures(encoder, [name]), normalize=True) for name in names]
-                known[folder] = names, torch.cat(some)
-            return known[folder]
+            if not Path(folder).is_dir():
+                raise ValueError(f"there is no folder {folder!r} on the machine that serves")
+            files = sorted(path for path in Path(folder).iterdir() if is_picture(path))
+            return encoded(folder, tuple((path.name, path.stat().st_mtime_ns) for path in files))
 
         @torch.no_grad()
         def best(query: str, folder: str) -> str:

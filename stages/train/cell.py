@@ -59,6 +59,7 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
     plan = plan_of(cell, p, facts, data.units)
     initial = saved.sha256(initial_model_dir(cell.model))
     without = set() if with_adapters(method.trainable) else {"lora_rank"}
+    without |= {"schedule"} if method.schedule == "constant" else set()
     used = t.model_dump(exclude={"methods", "overrides"}) | method.model_dump(exclude_none=True, exclude=without)
     keeps_figures = p.privacy.unsafe_diagnostics and cell.is_private
     refuse_what_processes_cannot(ranks, method, keeps_figures)
@@ -70,6 +71,7 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
     asks = manifest.has_questions and named(method.loss).reads_questions
     reader = BatchReader(data, images, asks="one" if asks else None)
     same = {"train": used, "initial_model": initial, "data": manifest.data_hash, "diagnostics": keeps_figures}
+    same |= {"has_questions": True} if manifest.has_questions else {}
     # Last: what can fail before the first step has not failed, and now the run is charged.
     with begun(cell, p.privacy, plan, same, records, ranks) as begin:
         figures = defaultdict(list, begin.figures or {}) if keeps_figures else None
@@ -177,6 +179,8 @@ def refuse_what_processes_cannot(ranks: Ranks, method: params.Method, keeps_figu
         raise UserError(
             f"trainable: {method.trainable} trains two matrices: one process is enough; run without torchrun"
         )
+    if ranks.sharded and method.loss == "writing":
+        raise UserError("the loss writing is not supported with split tensors; set compute.sharded to false")
     if ranks.world > 1 and keeps_figures:
         raise UserError("unsafe_diagnostics is not supported with several processes; set compute.processes to 1")
 

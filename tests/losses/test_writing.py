@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ruamel.yaml import YAML
 
+from stages import params
 from stages.data.prepared import PreparedSplit, write
 from stages.data.rows import Question, Row, png
 from stages.errors import UserError
@@ -23,6 +25,7 @@ from stages.privacy.sampling import PoissonSampling
 from stages.sources import scenes
 from stages.sources.scenes import Scenes
 from stages.train.loop import Execution, Learner, train
+from tests.conftest import small_params
 from tests.privacy.one_step_audit import Step, audit
 
 TINY = Path("stages/models/configs/tiny-blip-vqa")
@@ -233,3 +236,27 @@ def test_a_text_is_cut_at_a_public_length(tiny):
 def test_a_model_without_a_decoder_is_refused():
     with pytest.raises(UserError, match="needs a model with a decoder"):
         objective_of("writing", clip.create("stages/models/configs/tiny-clip"), {}, CAPTIONS)
+
+
+def loaded(folder, values: dict) -> params.Params:
+    YAML(typ="safe").dump(values, folder / "params.yaml")
+    return params.load(folder / "params.yaml")
+
+
+@pytest.mark.parametrize("tokens", [1, 36])
+def test_a_length_that_leaves_no_word_or_is_more_than_blip_reads_is_refused(tmp_path, tokens):
+    values = small_params()
+    values["train"]["methods"]["batch"]["text_tokens"] = tokens
+    with pytest.raises(UserError) as error:
+        loaded(tmp_path, values)
+    assert any("text_tokens" in problem for problem in error.value.problems)
+
+
+def test_a_field_of_another_loss_is_refused(tmp_path):
+    values = small_params()
+    values["train"]["methods"]["batch"]["text_tokens"] = 8
+    with pytest.raises(UserError) as error:
+        loaded(tmp_path, values)
+    assert "train.methods.batch.text_tokens: is for the loss writing, and the loss is contrastive; leave it out" in (
+        error.value.problems
+    )

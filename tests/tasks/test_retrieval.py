@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,7 +95,7 @@ def test_dvc_brings_photos_to_a_published_model_that_finds_images(project, tmp_p
     assert said.returncode == 0, said.stderr[-2000:]
     answers = [json.loads(row["images"]) for row in json.loads(said.stdout.splitlines()[-1])]
     assert len(answers) == 2 and all(len(set(names)) == 5 for names in answers)
-    assert all(Path(name).is_file() for names in answers for name in names)
+    assert all((project.folder / "photos/test" / name).is_file() for names in answers for name in names)
 
 
 def test_real_photos_from_their_json_to_recalls(project, shared_data):

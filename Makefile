@@ -1,5 +1,5 @@
 # make demo    the main job: data, private training for every epsilon, evaluation, table, MLflow
-# make test    all tests (make test-fast: those that take two minutes)
+# make test    all tests (make test-fast: those that start no pipeline)
 # Each sets up what it needs (environment in .venv, system packages when root) and does nothing twice.
 SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -33,7 +33,7 @@ test: setup  ## all tests (installs Chromium for those that look at the MLflow p
 	@infra/system-packages postgres || true
 	@python -m pytest
 
-test-fast: setup  ## the tests that start no pipeline and no server: two minutes, for an editor's loop
+test-fast: setup  ## the tests that start no pipeline and no server, for an editor's loop
 	@python -m pytest -m "not slow"
 
 bench: setup  ## what privacy costs a step, in time and memory, beside a plain step and Opacus (well over 10 minutes)

@@ -17,11 +17,12 @@ import functools
 from dataclasses import dataclass, field
 
 import dp_accounting
-from dp_accounting import pld, rdp
+from dp_accounting import rdp
 from dp_accounting.mechanism_calibration import ExplicitBracketInterval
 
 from stages.errors import UserError
 from stages.privacy.mechanism import Mechanism
+from stages.privacy.pld import PLDAccountant
 from stages.privacy.sampling import Sampling
 
 RELATIVE_TOLERANCE = 1e-5  # of z; the search always returns the side that meets the target
@@ -123,7 +124,7 @@ def _accountant(relation: dp_accounting.NeighboringRelation, interval: float | N
     """PLD with that interval, or RDP with none."""
     if interval is None:
         return rdp.RdpAccountant(neighboring_relation=relation)
-    return pld.PLDAccountant(relation, value_discretization_interval=interval)
+    return PLDAccountant(relation, value_discretization_interval=interval)
 
 
 @functools.cache

@@ -23,7 +23,6 @@ from dp_accounting import (
     GaussianDpEvent,
     NeighboringRelation,
     SelfComposedDpEvent,
-    pld,
     rdp,
 )
 
@@ -32,6 +31,7 @@ from stages.privacy import secret
 from stages.privacy.accounting import pld_interval
 from stages.privacy.chain import Chain
 from stages.privacy.facts import round_up
+from stages.privacy.pld import PLDAccountant
 from stages.privacy.records import Records, keep, kept
 from stages.privacy.sampling import SAMPLERS, Neighbours, Sampling
 
@@ -175,7 +175,7 @@ def _composed_epsilon(steps: frozenset[tuple[DpEvent, int]], relation: Neighbori
     composed = ComposedDpEvent([SelfComposedDpEvent(step, count) for step, count in steps])
     by_rdp: float = rdp.RdpAccountant(neighboring_relation=relation).compose(composed).get_epsilon(delta)
     # Finer than the calibration's grid, or a run calibrated to the whole budget would not fit into it.
-    by_pld = pld.PLDAccountant(relation, value_discretization_interval=pld_interval(by_rdp) / 2)
+    by_pld = PLDAccountant(relation, value_discretization_interval=pld_interval(by_rdp) / 2)
     return min(by_rdp, by_pld.compose(composed).get_epsilon(delta)) if by_pld.supports(composed) else by_rdp
 
 

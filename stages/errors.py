@@ -106,7 +106,7 @@ def run(main: Callable[[], None]) -> None:
     name = command()
     _forget(FOLDER / f"{name}.txt")  # of the time before
     try:
-        main()
+        _to_its_end(main)
     except UserError as error:
         error.keep(name)
         print(f"error: {error.at_a_terminal() if sys.stderr.isatty() else error}", file=sys.stderr)
@@ -120,6 +120,16 @@ def run(main: Callable[[], None]) -> None:
         where = _kept(FOLDER / f"{name}.txt", traceback.format_exc())
         print(f"error: unexpected {type(error).__name__}; its traceback: {where}", file=sys.stderr)
         sys.exit(1)
+
+
+def _to_its_end(main: Callable[[], None]) -> None:
+    """Whatever comes after it, a signal ends at once: temporary files are gone, and Python's own clean-up, interrupted,
+    would print a traceback over what was said (torchrun sends SIGTERM to processes that are about to end)."""
+    try:
+        main()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
 
 
 def remark(lines: Sequence[str]) -> None:

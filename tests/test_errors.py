@@ -3,6 +3,7 @@
 import os
 import pickle
 import pty
+import signal
 import stat
 import subprocess
 import sys
@@ -25,6 +26,17 @@ ACCIDENT = """
 from stages.errors import run
 def main():
     raise KeyError("ann-smith.png")
+run(main)
+"""
+LEAVING = """
+import atexit, time
+from stages.errors import UserError, run
+@atexit.register
+def library_cleans_up():
+    print("leaving", flush=True)
+    time.sleep(60)
+def main():
+    raise UserError("another process has ended")
 run(main)
 """
 
@@ -125,3 +137,12 @@ def test_problems_keep_what_is_private_in_a_longer_list():
 def test_an_error_without_private_words_writes_nothing(tmp_path):
     error = UserError("photos:", ["units: too many"]).keep("x", tmp_path)
     assert str(error) == "photos:\n  - units: too many" and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_interpreter_ends_says_nothing_over_the_message(number, tmp_path):
+    process = subprocess.Popen(**command(LEAVING, tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "leaving\n"
+    process.send_signal(number)
+    assert process.communicate()[1] == "error: another process has ended\n"
+    assert process.returncode == -number

@@ -34,6 +34,11 @@ FIRST = (
 PIPELINE = {"finished", "project", "untouched", "peaks", "servers", "server", "registries", "wheel"}
 
 
+def pytest_configure() -> None:
+    if not os.environ.get("PYTEST_XDIST_WORKER"):
+        warm.serve()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def order(item: pytest.Item) -> int:
         group = item.get_closest_marker("xdist_group")

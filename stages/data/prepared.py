@@ -7,7 +7,6 @@ which it knows the records. They are made with its secret key, so that a checksu
 be compared with no guess.
 """
 
-import dataclasses
 import functools
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -89,7 +88,7 @@ def _write_split(path: Path, rows: Iterable[Row], recorder: records.Recorder | N
             questions = [word for q in row.questions for word in (q.id, q.text, str(q.kind), *q.answers)]
             for field in (row.image, *(str(t).encode() for t in (*row.texts, row.label, row.unit, *questions))):
                 digest.update(len(field).to_bytes(8, "big") + field)
-            pending.append(dataclasses.asdict(row))
+            pending.append(vars(row) | {"questions": [vars(question) for question in row.questions]})
             if len(pending) == ROWS_PER_BATCH:
                 writer.write_batch(pa.RecordBatch.from_pylist(pending, SCHEMA))
                 pending = []

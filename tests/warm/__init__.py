@@ -1,27 +1,35 @@
-"""Stages that start warm: forked from a process that has imported the libraries, and nothing of the project.
+"""Stages and DVC that start warm: forked from a process that has imported the libraries, and nothing of the project.
 
-`python -m stages.train` imports torch, open_clip and transformers for seconds before its first line runs, and the tests
-start hundreds of such commands. In an environment with `tests/warm/start` on PYTHONPATH and WARM_START set to the
-server's socket, Python's own start-up hook (sitecustomize.py) hands a `-m stages...` command over to the server:
-folder, environment, arguments, standard streams. The server forks, the child runs the module as `__main__` from the
-folder, and the command ends as the child does: same output, same exit code, same signals (tests/test_warm.py). Where
-a test is about processes themselves (memory, kills, terminals) or the installed package, commands start cold.
+`python -m stages.train` imports torch, open_clip and transformers for seconds before its first line runs, `dvc` as many
+modules of its own, and the tests start hundreds of such commands. In an environment with `tests/warm/start` on
+PYTHONPATH and WARM_START set to the server's socket, Python's own start-up hook (sitecustomize.py) hands such a command
+over to the server: folder, environment, arguments, standard streams. The server forks, the child runs the module as
+`__main__` from the folder, and the command ends as the child does: same output, same exit code, same signals
+(tests/test_warm.py). Where a test is about processes themselves (kills, terminals, time) or the installed package,
+commands start cold.
+
+One server serves all test workers; it imports the libraries when somebody first asks.
 """
 
 import atexit
+import os
 import socket
 import subprocess
 import sys
 import tempfile
-from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
+ADDRESS = "TESTS_WARM_START"  # of the server, for the test workers
 
 
-@cache
 def environment() -> dict[str, str]:
-    """What makes commands start warm. The server is started at the first call and ends with this process."""
+    """What makes commands start warm."""
+    return {"WARM_START": os.environ[ADDRESS], "PYTHONPATH": str(HERE / "start")}
+
+
+def serve() -> None:
+    """From now on, for this process and those that it starts; it ends with this process."""
     folder = tempfile.TemporaryDirectory(prefix="dp-clip-warm-")
     address = f"{folder.name}/socket"
     with socket.socket(socket.AF_UNIX) as listener:  # whoever connects is served once the libraries are there
@@ -40,4 +48,4 @@ def environment() -> dict[str, str]:
         folder.cleanup()
 
     atexit.register(stop)
-    return {"WARM_START": address, "PYTHONPATH": str(HERE / "start")}
+    os.environ[ADDRESS] = address

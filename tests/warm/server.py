@@ -18,12 +18,16 @@ import traceback
 
 LIBRARIES = (
     "dp_accounting",
+    "dvc.cli.parser",
+    "dvc.repo.reproduce",
     "matplotlib.pyplot",
     "mlflow.pyfunc",
     "open_clip",
     "pandas",
     "peft",
     "prefect",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
     "pycocoevalcap.cider.cider",
     "randomgen",
     "ruamel.yaml",
@@ -85,7 +89,7 @@ def become(asked: dict, streams: list[int]) -> None:
     os.umask(asked["umask"])
     os.environ.clear()
     os.environ.update(asked["environment"])
-    _, module, *arguments = asked["argv"]
+    module, arguments = asked["module"], asked["argv"]
     sys.argv = [module, *arguments]
     sys.orig_argv = [sys.executable, "-m", module, *arguments]
     ahead = asked["environment"].get("PYTHONPATH", "").split(os.pathsep)
@@ -120,6 +124,7 @@ def end(code: int) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the tests, not before them
+    select.select([int(sys.argv[1]), sys.stdin], [], [])  # perhaps nobody asks for anything
     for name in LIBRARIES:
         importlib.import_module(name)
     assert threading.active_count() == 1, "a child would miss the other threads"

@@ -1,4 +1,4 @@
-"""Run by Python before anything else: hands `python -m stages...` over to the server of warm starts.
+"""Run by Python before anything else: hands stages and DVC over to the server of warm starts.
 
 Standard streams go along as they are. Signals that ask for an end are passed on; if this process is killed, the server
 sees the connection close and kills the child.
@@ -8,7 +8,17 @@ import os
 import sys
 
 
-def _hand_over(address: str) -> None:
+def _module() -> str | None:
+    """What is to be run, if it starts warm. DVC's daemons, `python -m dvc`, do not."""
+    match sys.orig_argv[1:]:
+        case ["-m", name, *_] if name.startswith("stages.") or name in ("flows.dvc", "flows.reproduce"):
+            return name
+        case [script, *_] if script.endswith("/bin/dvc"):
+            return "dvc"
+    return None
+
+
+def _hand_over(address: str, module: str) -> None:
     import json
     import signal
     import socket
@@ -17,14 +27,17 @@ def _hand_over(address: str) -> None:
         connection.connect(address)
         mask = os.umask(0)  # there is no way to read it without setting it
         os.umask(mask)
-        asked = {"argv": sys.orig_argv[1:], "folder": os.getcwd(), "environment": dict(os.environ), "umask": mask}
+        argv = sys.orig_argv[2 if module == "dvc" else 3 :]
+        asked = {"module": module, "argv": argv, "folder": os.getcwd(), "environment": dict(os.environ), "umask": mask}
         content = json.dumps(asked).encode()
         socket.send_fds(connection, [len(content).to_bytes(8, "big")], [0, 1, 2])
         connection.sendall(content)
         answers = connection.makefile()
         child = int(answers.readline())
+        # A flow that stops sends a signal to the group of its DVC, the command of a stage included.
+        send = os.kill if module.startswith("stages.") else os.killpg
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, _: os.kill(child, number))
+            signal.signal(number, lambda number, _: send(child, number))
         code = int(answers.readline())
     if code < 0:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -33,5 +46,5 @@ def _hand_over(address: str) -> None:
     os._exit(code)
 
 
-if "WARM_START" in os.environ and sys.orig_argv[1:2] == ["-m"] and sys.orig_argv[2].startswith("stages."):
-    _hand_over(os.environ["WARM_START"])
+if "WARM_START" in os.environ and (_asked := _module()):
+    _hand_over(os.environ["WARM_START"], _asked)

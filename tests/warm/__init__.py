@@ -1,12 +1,13 @@
-"""Stages and DVC that start warm: forked from a process that has imported the libraries, and nothing of the project.
+"""Stages, flows, DVC and Prefect that start warm: forked from a process that has imported the libraries, and nothing of
+the project.
 
-`python -m stages.train` imports torch, open_clip and transformers for seconds before its first line runs, `dvc` as many
-modules of its own, and the tests start hundreds of such commands. In an environment with `tests/warm/start` on
-PYTHONPATH and WARM_START set to the server's socket, Python's own start-up hook (sitecustomize.py) hands such a command
-over to the server: folder, environment, arguments, standard streams. The server forks, the child runs the module as
-`__main__` from the folder, and the command ends as the child does: same output, same exit code, same signals
-(tests/test_warm.py). Where a test is about processes themselves (kills, terminals, time) or the installed package,
-commands start cold.
+`python -m stages.train` imports torch, open_clip and transformers for seconds before its first line runs, Prefect and
+DVC as many modules of their own, and the tests start hundreds of such commands. In an environment with
+`tests/warm/start` on PYTHONPATH and WARM_START set to the server's socket, Python's own start-up hook
+(sitecustomize.py) hands such a command over to the server: folder, environment, arguments, standard streams. The server
+forks, the child runs the module as `__main__` from the folder, and the command ends as the child does: same output,
+same exit code, same signals (tests/test_warm.py). Where a test is about processes themselves (kills, terminals, time)
+or the installed package, commands start cold.
 
 One server serves all test workers; it imports the libraries when somebody first asks.
 """

@@ -25,7 +25,7 @@ LIBRARIES = (
     "open_clip",
     "pandas",
     "peft",
-    "prefect",
+    "prefect.server.api.server",
     "pyarrow.dataset",
     "pyarrow.parquet",
     "pycocoevalcap.cider.cider",
@@ -95,6 +95,12 @@ def become(asked: dict, streams: list[int]) -> None:
     ahead = asked["environment"].get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [asked["folder"], *ahead, *sys.path[1:]]  # [0] was this file's folder
     importlib.invalidate_caches()
+    if module.startswith("flows."):
+        importlib.import_module("flows")  # gives some settings of Prefect
+    if module.startswith(("flows.", "prefect", "uvicorn")):
+        from prefect.context import refresh_global_settings_context
+
+        refresh_global_settings_context()  # else they are those that Prefect found when it was imported
 
 
 def run(module: str) -> int:

@@ -1,4 +1,4 @@
-"""Run by Python before anything else: hands stages and DVC over to the server of warm starts.
+"""Run by Python before anything else: hands stages, flows, DVC and Prefect over to the server of warm starts.
 
 Standard streams go along as they are. Signals that ask for an end are passed on; if this process is killed, the server
 sees the connection close and kills the child.
@@ -11,10 +11,12 @@ import sys
 def _module() -> str | None:
     """What is to be run, if it starts warm. DVC's daemons, `python -m dvc`, do not."""
     match sys.orig_argv[1:]:
-        case ["-m", name, *_] if name.startswith("stages.") or name in ("flows.dvc", "flows.reproduce"):
+        case ["-m", name, *_] if name.startswith(("stages.", "flows.")) or name == "prefect.engine":
             return name
-        case [script, *_] if script.endswith("/bin/dvc"):
-            return "dvc"
+        case ["-m", "uvicorn", *more] if any(word.startswith("prefect.server") for word in more):
+            return "uvicorn"  # the temporary server of a flow
+        case [script, *_] if script.endswith(("/bin/dvc", "/bin/prefect")):
+            return script.rpartition("/")[2]
     return None
 
 
@@ -27,7 +29,7 @@ def _hand_over(address: str, module: str) -> None:
         connection.connect(address)
         mask = os.umask(0)  # there is no way to read it without setting it
         os.umask(mask)
-        argv = sys.orig_argv[2 if module == "dvc" else 3 :]
+        argv = sys.orig_argv[2 if module in ("dvc", "prefect") else 3 :]
         asked = {"module": module, "argv": argv, "folder": os.getcwd(), "environment": dict(os.environ), "umask": mask}
         content = json.dumps(asked).encode()
         socket.send_fds(connection, [len(content).to_bytes(8, "big")], [0, 1, 2])
@@ -35,7 +37,7 @@ def _hand_over(address: str, module: str) -> None:
         answers = connection.makefile()
         child = int(answers.readline())
         # A flow that stops sends a signal to the group of its DVC, the command of a stage included.
-        send = os.kill if module.startswith("stages.") else os.killpg
+        send = os.killpg if module in ("dvc", "flows.dvc", "flows.reproduce") else os.kill
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: send(child, number))
         code = int(answers.readline())

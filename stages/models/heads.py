@@ -18,7 +18,7 @@ from stages.errors import UserError
 from stages.privacy.factored import Factor
 
 # Where open_clip's towers keep the matrix. A Parameter P is applied as x @ P, a Linear's weight W as x @ W.T.
-IMAGE = ("visual.proj", "visual.head.proj.weight")
+IMAGE = ("visual.proj", "visual.head.proj.weight", "visual.trunk.head.fc.weight")  # the last: MobileCLIP's
 TEXT: tuple[str, ...] = ("text_projection", "text.text_projection")
 TEXT = (*TEXT, *(f"{name}.weight" for name in TEXT), "text.proj.weight")
 

@@ -124,8 +124,8 @@ def _tokenizer(name: str, said: str | None = None) -> Any:
         reason = str(error).strip().splitlines()[0][:160]
         raise UserError(
             f"the tokenizer of {said or name} could not be loaded ({reason}). Two ways: run once with a network, or "
-            f"put the model with its tokenizer ({LAYOUT.config}, {LAYOUT.weights}, {', '.join(CARRIED[:2])}) in a local "
-            "folder and name the folder as architecture"
+            f"put the model with its tokenizer ({LAYOUT.config}, {LAYOUT.weights}, {', '.join(CARRIED[:2])}) in a "
+            "local folder and name the folder as architecture"
         ) from None
 
 

@@ -44,10 +44,10 @@ def files_of(tokenizer: Any, images: Any) -> dict[str, bytes]:
         return {name: (Path(folder) / name).read_bytes() for name in (PREPROCESSOR, *TOKENIZER)}
 
 
-def load_state(model: torch.nn.Module, state: Mapping[str, torch.Tensor], tied: str) -> None:
-    """`tied` is how the name begins of a tensor that is another one again, and need not be there."""
+def load_state(model: torch.nn.Module, state: Mapping[str, torch.Tensor], tied: str | None) -> None:
+    """`tied` is how the name begins of a tensor that is another one again, if there is one: it may be missing."""
     result = model.load_state_dict(state, strict=False)
-    missing = [name for name in result.missing_keys if not name.startswith(tied)]
+    missing = [name for name in result.missing_keys if tied is None or not name.startswith(tied)]
     if missing or result.unexpected_keys:
         raise UserError(f"the weights do not fit the config: missing {missing}, unknown {result.unexpected_keys}")
 

@@ -50,7 +50,9 @@ class Git(from_transformers.Checkpointed):
         return self._whole[0].generate(pixel_values=images, input_ids=start, do_sample=False, **ends, **search)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.git.gradient_checkpointing_enable() if enable else self.git.gradient_checkpointing_disable()
+        """Of the vision tower: transformers' hook on the decoder's embeddings adds to them in place."""
+        tower = self.git.image_encoder
+        tower.gradient_checkpointing_enable() if enable else tower.gradient_checkpointing_disable()
         self.train(self.training)
 
 

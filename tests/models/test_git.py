@@ -18,6 +18,7 @@ from stages.models.batches import Batch
 from stages.models.parts import merge_adapters, trainable_parameters
 from stages.params import Compute
 from stages.params.schema import merge
+from stages.pretrain import learning
 from stages.privacy.gradients import clipped_sum, gradient, grid_of
 from stages.privacy.methods.example import ExampleClipping
 from stages.privacy.methods.group import GroupClipping
@@ -44,7 +45,8 @@ def tiny() -> git.GitEncoder:
 
 def batch(count: int = 6) -> Batch:
     images = torch.randn(count, 3, 64, 64, generator=torch.Generator().manual_seed(1))
-    return Batch(images, [f"a {c} circle" * (1 + i % 3) for i, c in enumerate(COLOURS)][:count], [None] * count)
+    texts = [" and ".join([f"a {c} circle"] * (1 + i % 3)) for i, c in enumerate(COLOURS)]
+    return Batch(images, texts[:count], [None] * count)
 
 
 def prepared(encoder, part: str, **settings):
@@ -58,24 +60,43 @@ def flat(tensors) -> torch.Tensor:
     return torch.cat([t.detach().double().flatten() for t in tensors])
 
 
-def test_a_saved_folder_loads_with_transformers_and_says_and_scores_the_same(tiny, tmp_path):
-    saved.save(tiny, tmp_path / "m")
+@pytest.fixture(scope="module")
+def taught() -> git.GitEncoder:
+    """By the loss that its family names for public data."""
+    torch.manual_seed(0)
+    encoder = saved.create(TINY, TEXTS)
+    loss_of = learning._loss(encoder, families.of_folder(Path(TINY)).pretraining(encoder))
+    optimizer = torch.optim.AdamW(encoder.model.parameters(), lr=2e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss_of(batch()).backward()
+        optimizer.step()
+    encoder.model.eval()
+    return encoder
+
+
+def test_public_data_teach_it_to_write(taught):
+    assert writing.captions(taught, batch().images, beams=2, most_tokens=34) == batch().texts
+
+
+def test_a_saved_folder_loads_with_transformers_and_says_and_scores_the_same(taught, tmp_path):
+    saved.save(taught, tmp_path / "m")
     again, theirs = saved.load(tmp_path / "m"), GitForCausalLM.from_pretrained(tmp_path / "m").eval()
     assert theirs.output.weight is theirs.git.embeddings.word_embeddings.weight
-    objective, _, records = prepared(tiny, "all")
+    objective, _, records = prepared(taught, "all")
     found = objective.features({}, records, merge=True)["each"]
     for i in range(6):
-        text = records["texts"][i : i + 1, : int((records["texts"][i] != tiny.pad).sum())]
+        text = records["texts"][i : i + 1, : int((records["texts"][i] != taught.pad).sum())]
         loss = theirs(input_ids=text, pixel_values=records["images"][i : i + 1], labels=text).loss
         assert torch.isclose(found[i], loss, atol=1e-5)
     said = writing.captions(again, batch().images, **SEARCH)
-    assert said == writing.captions(tiny, batch().images, **SEARCH)
-    start = torch.full((1, 1), tiny.model.config.bos_token_id)
+    assert said == writing.captions(taught, batch().images, **SEARCH)
+    start = torch.full((1, 1), taught.model.config.bos_token_id)
     alone = [
         theirs.generate(pixel_values=image[None], input_ids=start, num_beams=3, max_new_tokens=8, do_sample=False)
         for image in batch().images
     ]
-    assert said == [tiny.decode(tokens)[0] for tokens in alone] and len(set(said)) > 1
+    assert said == [taught.decode(tokens)[0] for tokens in alone] and len(set(said)) > 1
 
 
 def test_its_images_are_those_of_transformers(tiny, tmp_path):
@@ -85,12 +106,12 @@ def test_its_images_are_those_of_transformers(tiny, tmp_path):
     assert tiny.preprocess(picture).shape == (3, 64, 64) and (tiny.preprocess(picture) - theirs).abs().max() < 0.05
 
 
-def test_published_weights_come_from_a_local_folder_and_a_missing_one_has_two_ways(tiny, tmp_path):
-    saved.save(tiny, tmp_path / "local")
+def test_published_weights_come_from_a_local_folder_and_a_missing_one_has_two_ways(taught, tmp_path):
+    saved.save(taught, tmp_path / "local")
     entry = {"architecture": "git", "captioner": str(tmp_path / "local")}
     family = families.of(entry)
     again = family.published(family.weights.model_validate(entry))
-    assert writing.captions(again, batch().images, **SEARCH) == writing.captions(tiny, batch().images, **SEARCH)
+    assert writing.captions(again, batch().images, **SEARCH) == writing.captions(taught, batch().images, **SEARCH)
     with pytest.raises(UserError, match="Two ways: run once with a network, or put them in a local folder"):
         git.pretrained(str(tmp_path / "nowhere"))
 
@@ -149,7 +170,7 @@ def test_checkpointing_gives_the_same_gradient(tiny):
     plain = flat(clipped_sum(objective, parameters, records, np.arange(6) // 3, C, 100)[0])
     special = speed_up(tiny.model, Compute(device="cpu", records_at_once=8, gradient_checkpointing=True))
     objective.one_by_one = special
-    assert special and tiny.model.git.encoder.layer[0].training
+    assert special and tiny.model.git.image_encoder.vision_model.encoder.layers[0].training
     assert (flat(clipped_sum(objective, parameters, records, np.arange(6) // 3, C, 100)[0]) - plain).norm() < (
         1e-5 * plain.norm()
     )

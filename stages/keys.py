@@ -23,6 +23,7 @@ TASKS = _names_in("tasks")
 METHODS = _names_in("privacy/methods")  # clip units, stages/privacy/README.md section 2
 SAMPLERS = ("poisson", "fixed-size", "shuffled")
 LOSSES = _names_in("losses")
+FAMILIES = _names_in("models/families")
 
 # What can be trained (stages/models/parts.py): the whole of a model or a part of it, or some of its pieces, joined by +
 PIECES = ("image-tower", "question-encoder", "decoder", "cross-attention")

@@ -8,7 +8,7 @@ The file has a class derived from base/loss.py and one object of it, LOSS. Impor
 imported where it is used.
 
 >>> {name: named(name).is_sum_over_records for name in LOSSES}
-{'contrastive': False, 'prompts': True, 'writing': True}
+{'contrastive': False, 'prompts': True, 'sigmoid': False, 'writing': True}
 """
 
 from functools import cache
@@ -34,6 +34,10 @@ def objective_of(
     loss: str, encoder: "Encoder", trained: Trained, about: About, bf16: bool = False, one_by_one: bool = False
 ) -> Objective:
     """`one_by_one`: vmap cannot take the model, because it is checkpointed or compiled; nor can it in bf16."""
+    if "compares" in named(loss).abilities:
+        from stages.models.encoder import require_comparing
+
+        require_comparing(encoder, f"the loss {loss}")
     objective = named(loss).objective(encoder, trained, about)
     objective.bf16, objective.one_by_one = bf16, one_by_one or bf16
     return objective

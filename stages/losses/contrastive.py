@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stages.models.encoder import Encoder
 
 PADDING = -1e9  # a similarity that no softmax sees; -inf would make NaN of a row that is all padding
+OF_NO_TOWER = ("logit_scale", "logit_bias")
 FIXED_TEXTS = 2**16  # features of texts that are kept when the text tower is not trained
 
 
@@ -39,7 +40,7 @@ class PairsOfABatch(Objective):
 
         self._model, self._tokenize = encoder.model, encoder.tokenize
         self._device = next(encoder.model.parameters()).device
-        self._text_is_trained = any(not of_image(name) and name != "logit_scale" for name in trained)
+        self._text_is_trained = any(not of_image(name) and name not in OF_NO_TOWER for name in trained)
         self._fixed_text = functools.lru_cache(maxsize=FIXED_TEXTS)(self._encode_fixed)
         self.factors = factors_of(encoder.model, trained)
 

@@ -1,7 +1,7 @@
 """The loss of writing a record's caption, or the answer to a question about its image: language modelling.
 
 For each record the mean over the words of its text of -log p(word | the words before it, the image, the question), as
-BLIP's decoder sees them. Of a record with several texts, or several questions and answers, a step draws one. The term
+the decoder sees them. Of a record with several texts, or several questions and answers, a step draws one. The term
 belongs to that record alone, so each record can be clipped on its own, with half the sensitivity of a contrastive loss.
 """
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import torch
 
     from stages.models.batches import Batch
-    from stages.models.blip import BlipEncoder
     from stages.models.encoder import Encoder
+    from stages.models.writing import Writer
 
 Tokens = Annotated[int, Field(ge=2, le=35, strict=True)]  # with the two ends; BLIP's texts have 35
 
@@ -25,6 +25,7 @@ Tokens = Annotated[int, Field(ge=2, le=35, strict=True)]  # with the two ends; B
 class Writing(Loss):
     name = "writing"
     is_sum_over_records = True
+    abilities = ()  # which texts it must write depends on the task, which needs the same of it
     reads_questions = True
     fields = {"text_tokens": Tokens}  # noqa: RUF012 (of a text at most: the rest is cut off)
 
@@ -37,18 +38,19 @@ class Writing(Loss):
         return None
 
     def reaches(self, tensor: str, about: About) -> bool:
-        """What compares an image with a text has no part in it; what reads a question, only where there are some."""
-        questions = ("text_encoder.",) if about.has_questions else ()
-        return tensor.startswith(("vision_model.", "text_decoder.", *questions))
+        from stages.models.parts import writes
+
+        return writes(tensor, about.has_questions)
 
     def objective(self, encoder: "Encoder", trained: Trained, about: About) -> "TextsOfRecords":
         from stages.models.writing import require_decoder
 
-        return TextsOfRecords(require_decoder(encoder, "the loss writing"), about)
+        writes = "answers" if about.has_questions else "captions"
+        return TextsOfRecords(require_decoder(encoder, "the loss writing", writes), about)
 
 
 class TextsOfRecords(Objective):
-    def __init__(self, encoder: "BlipEncoder", about: About):
+    def __init__(self, encoder: "Writer", about: About):
         self._encoder, self._asks, self._most = encoder, about.has_questions, about.settings.get("text_tokens")
         self._device = next(encoder.model.parameters()).device
 
@@ -60,7 +62,7 @@ class TextsOfRecords(Objective):
         answers = self._tokens([answer for _, answer in asked])
         for i, pairs in enumerate(batch.asked or []):
             if not pairs:  # nothing was answered about this image: no word to write, no loss
-                answers[i] = self._encoder.model.config.text_config.pad_token_id
+                answers[i] = self._encoder.pad
         questions = self._encoder.tokenize([question for question, _ in asked]).to(self._device)
         return {"images": batch.images.to(self._device), "texts": answers, "questions": questions}
 

@@ -15,33 +15,26 @@ what its decoder was made for with BlipForConditionalGeneration or BlipForQuesti
 
 import json
 import math
-import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from open_clip.transform import PreprocessCfg, image_transform_v2
 from safetensors.torch import load_file
-from tokenizers import Tokenizer
-from transformers import BlipConfig, BlipTextModel, BlipVisionModel, PreTrainedTokenizerFast
-from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers import BlipConfig, BlipTextModel, BlipVisionModel
 from transformers.models.blip.modeling_blip_text import BlipTextLMHeadModel
 
 from stages.errors import UserError
-from stages.models import vocabulary
-from stages.models.encoder import Layout, WholeEncoder
+from stages.models import from_transformers, vocabulary
+from stages.models.from_transformers import HIDDEN, LAYOUT, TEXT_TOKENS, TOKENIZER
+from stages.models.writing import Writer
 
-LAYOUT = Layout("config.json", "model.safetensors")
-PREPROCESSOR = "preprocessor_config.json"
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
-TEXT_TOKENS = 35  # of a text in the contrastive loss, as in BLIP; the rest is cut off
-HIDDEN = -1e9  # a similarity that no softmax sees
+EXTRA = ("[DEC]", "[ENC]")  # special tokens of BLIP's: a decoder starts with the one, the matching head with the other
 
 
-class Blip(torch.nn.Module):
+class Blip(from_transformers.Checkpointed):
     logit_scale_range = (math.log(1 / 0.5), math.log(1 / 0.001))  # BLIP keeps its temperature from 0.001 to 0.5
 
     def __init__(self, config: Any):  # a BlipConfig; its type says less of its parts than is true
@@ -122,18 +115,54 @@ class Blip(torch.nn.Module):
         tower.gradient_checkpointing_enable() if enable else tower.gradient_checkpointing_disable()
         self.train(self.training)
 
-    def train(self, mode: bool = True) -> "Blip":
-        """transformers checkpoints a layer only if it is in training; layers inside it (dropout) stay as `mode`."""
-        super().train(mode)
-        for module in self.modules():
-            if isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing:
-                module.training = True
-        return self
-
 
 @dataclass(frozen=True)
-class BlipEncoder(WholeEncoder):
-    decode: Callable[[torch.Tensor], list[str]]  # from the decoder's tokens to texts
+class BlipEncoder(Writer):
+    writes = ("captions", "answers")
+
+    @property
+    def pad(self) -> int:
+        return self.model.config.text_config.pad_token_id
+
+    def captions(self, images: torch.Tensor, beams: int, most_tokens: int) -> list[str]:
+        return self._search(self.model.patches(images), None, beams, most_tokens)
+
+    def answers(
+        self, images: torch.Tensor, questions: list[str], beams: int, most_tokens: int, answer_list: list[str] | None
+    ) -> list[str]:
+        tokens = self.tokenize(questions).to(images.device)
+        looked = self.model.look(self.model.patches(images), tokens)
+        words = self.model.mask(tokens)  # an answer depends on no other question
+        if answer_list is None:
+            return self._search(looked, words, beams, most_tokens)
+        chances = torch.stack([self._chance(looked, words, answer) for answer in answer_list], dim=1)
+        return [answer_list[i] for i in chances.argmax(dim=1)]
+
+    def _search(self, seen: torch.Tensor, mask: torch.Tensor | None, beams: int, most_tokens: int) -> list[str]:
+        """Beam search, from [DEC] to [SEP]."""
+        text = self.model.config.text_config
+        tokens = self.model.text_decoder.generate(
+            input_ids=torch.full((len(seen), 1), text.bos_token_id, device=seen.device),
+            encoder_hidden_states=seen,
+            encoder_attention_mask=mask,
+            eos_token_id=text.sep_token_id,
+            pad_token_id=text.pad_token_id,
+            num_beams=beams,
+            max_new_tokens=most_tokens,
+            do_sample=False,
+        )
+        return self.decode(tokens)
+
+    def _chance(self, seen: torch.Tensor, mask: torch.Tensor, answer: str) -> torch.Tensor:
+        """(b,): the log probability that the decoder writes this and ends."""
+        text = self.model.config.text_config
+        tokens = self.tokenize([answer]).to(seen.device)
+        tokens = tokens[:, : int((tokens != text.pad_token_id).sum())].repeat(len(seen), 1)
+        tokens[:, 0] = text.bos_token_id
+        logits = self.model.text_decoder(
+            input_ids=tokens, encoder_hidden_states=seen, encoder_attention_mask=mask
+        ).logits[:, :-1]
+        return logits.log_softmax(-1).gather(-1, tokens[:, 1:, None]).sum(dim=(1, 2))
 
 
 def pretrained(writer: str, answers: bool, contrastive: str) -> BlipEncoder:
@@ -158,10 +187,7 @@ def pretrained(writer: str, answers: bool, contrastive: str) -> BlipEncoder:
             f"BLIP's weights {writer!r} and {contrastive!r} could not be loaded ({reason}). Two ways: run once with "
             "a network, or put each in a local folder (save_pretrained of transformers makes one) and name the folder"
         ) from None
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
-        images.save_pretrained(folder)
-        files = {name: (Path(folder) / name).read_bytes() for name in (PREPROCESSOR, *TOKENIZER)}
+    files = from_transformers.files_of(tokenizer, images)
     config = json.loads(writes.config.to_json_string()) | {
         "image_text_hidden_size": compares.config.image_text_hidden_size
     }
@@ -172,75 +198,26 @@ def pretrained(writer: str, answers: bool, contrastive: str) -> BlipEncoder:
 
 def create(folder: Path, texts: Iterable[str]) -> BlipEncoder:
     """Random weights. A folder without a tokenizer gets a vocabulary of its own, of these public texts."""
-    config, files = _read(folder)
+    config, files = from_transformers.read(folder, "BLIP")
     if TOKENIZER[0] not in files:
         files |= vocabulary.learn(texts, config["text_config"]["vocab_size"], TEXT_TOKENS)
     return assemble(config, files, None)
 
 
 def from_folder(folder: Path, weights: Path) -> BlipEncoder:
-    config, files = _read(folder)
-    if TOKENIZER[0] not in files:
-        raise UserError(f"no BLIP that can be used in {folder}: {TOKENIZER[0]} is missing; run: dvc repro")
+    config, files = from_transformers.read(folder, "BLIP")
+    from_transformers.require_tokenizer(files, folder, "BLIP")
     return assemble(config, files, load_file(weights))
-
-
-def _read(folder: Path) -> tuple[dict, dict[str, bytes]]:
-    config = json.loads((folder / LAYOUT.config).read_text(encoding="utf-8"))
-    files = {n: (folder / n).read_bytes() for n in (PREPROCESSOR, *TOKENIZER) if (folder / n).is_file()}
-    if PREPROCESSOR not in files:
-        raise UserError(f"no BLIP that can be used in {folder}: {PREPROCESSOR} is missing")
-    return config, files
 
 
 def assemble(config: dict, files: Mapping[str, bytes], state: Mapping[str, torch.Tensor] | None) -> BlipEncoder:
     model = Blip(BlipConfig.from_dict(config))
     if state is not None:
-        result = model.load_state_dict(state, strict=False)
-        missing = [name for name in result.missing_keys if not name.startswith("text_decoder.cls.predictions.decoder")]
-        if missing or result.unexpected_keys:
-            raise UserError(f"the weights do not fit the config: missing {missing}, unknown {result.unexpected_keys}")
-    tokenizer = _tokenizer(files)
-
-    def tokenize(texts: list[str]) -> torch.Tensor:
-        # All of one length: with padding as long as the longest, a text's features would depend on its neighbours.
-        most = min(TEXT_TOKENS, tokenizer.model_max_length)
-        found = tokenizer(texts, padding="max_length", truncation=True, max_length=most, return_tensors="pt")
-        return found["input_ids"]
-
-    def decode(tokens: torch.Tensor) -> list[str]:
-        return [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
-
-    transform = image_transform_v2(_preprocess(json.loads(files[PREPROCESSOR])), is_train=False)
+        from_transformers.load_state(model, state, tied="text_decoder.cls.predictions.decoder")
+    tokenizer = from_transformers.tokenizer_of(files, EXTRA)
+    transform = from_transformers.preprocessing(files)
+    tokenize, decode = from_transformers.tokens_of(tokenizer), from_transformers.texts_of(tokenizer)
     return BlipEncoder(model, tokenize, transform, config, files, LAYOUT, decode)
-
-
-def _tokenizer(files: Mapping[str, bytes]) -> PreTrainedTokenizerFast:
-    facts = json.loads(files.get(TOKENIZER[1], b"{}"))
-    special = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    known = {name: facts[name] for name in special if isinstance(facts.get(name), str)}
-    known = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"} | known
-    # [DEC] and [ENC] are BLIP's: a decoder starts with the one, the matching head with the other.
-    extra = ["[DEC]", "[ENC]"]
-    length = facts.get("model_max_length", TEXT_TOKENS)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(files[TOKENIZER[0]].decode()),
-        model_max_length=int(min(length, 512)),
-        additional_special_tokens=extra,
-        **known,
-    )
-
-
-def _preprocess(facts: dict) -> PreprocessCfg:
-    """As transformers' BlipImageProcessor: the whole image is squeezed into a square."""
-    size = facts["size"]
-    return PreprocessCfg(
-        size=(size["height"], size["width"]),
-        mean=tuple(facts["image_mean"]),
-        std=tuple(facts["image_std"]),
-        interpolation="bicubic",
-        resize_mode="squash",
-    )
 
 
 def _with_mask(module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:

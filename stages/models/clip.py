@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import open_clip
 import torch
@@ -21,10 +22,9 @@ from safetensors.torch import save_file
 
 from stages.errors import UserError
 from stages.models import torchscript
-from stages.models.encoder import Layout, WholeEncoder
-from stages.models.kinds import OPEN_CLIP
+from stages.models.encoder import WholeEncoder
+from stages.models.kinds import OPEN_CLIP as LAYOUT
 
-LAYOUT = Layout(OPEN_CLIP, "open_clip_model.safetensors")
 CARRIED = ("tokenizer.json", "tokenizer_config.json", "config.json")  # the last: of a Hugging Face text tower
 SEE_NAMES = 'python -c "import open_clip; print(open_clip.list_pretrained())"'
 
@@ -39,7 +39,8 @@ def create(architecture: str) -> WholeEncoder:
             f"see: {SEE_NAMES}"
         )
     with _quiet():
-        return _by_name(architecture, open_clip.create_model(architecture), quick_gelu=None)
+        tokenizer = _tokenizer(architecture)  # first: it may be on the hub
+        return _by_name(architecture, open_clip.create_model(architecture), tokenizer, quick_gelu=None)
 
 
 def pretrained(architecture: str, tag: str, file: Path | None) -> WholeEncoder:
@@ -55,6 +56,7 @@ def pretrained(architecture: str, tag: str, file: Path | None) -> WholeEncoder:
     preprocess = {key: facts[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in facts}
     if file is not None and not file.is_file():
         raise UserError(f"there is no weights file {file}; correct `file`, or leave it out to download {tag!r}")
+    tokenizer = _tokenizer(architecture)
     try:
         with _quiet(), _readable(file) as source:
             model = open_clip.create_model(
@@ -72,7 +74,14 @@ def pretrained(architecture: str, tag: str, file: Path | None) -> WholeEncoder:
             f"the weights {tag!r} of {architecture} could not be downloaded ({reason}). Two ways: run once with a "
             "network, or put the weights in a file (safetensors, or the original checkpoint) and name it as `file`"
         ) from None
-    return _by_name(architecture, model, quick_gelu)
+    return _by_name(architecture, model, tokenizer, quick_gelu)
+
+
+def published_folder(folder: Path) -> WholeEncoder:
+    """A model as it is on the hub: config, weights and tokenizer."""
+    if not (folder / LAYOUT.weights).is_file():
+        raise UserError(f"there are no weights {LAYOUT.weights} in {folder}; put them there, or name another folder")
+    return from_folder(folder, folder / LAYOUT.weights)
 
 
 def from_folder(folder: Path, weights: Path | None) -> WholeEncoder:
@@ -97,7 +106,7 @@ def from_config(config: dict, files: Path, weights: Path | None = None) -> Whole
         model = open_clip.create_model(
             f"local-dir:{place}", load_weights=weights is not None, pretrained_image=False, pretrained_text=False
         )
-        tokenizer = open_clip.get_tokenizer(f"local-dir:{place}")
+        tokenizer = _tokenizer(f"local-dir:{place}", f"the model in {files}")
     files_in = {file.name: file.read_bytes() for file in carried}
     return WholeEncoder(model, tokenizer, transform(model), config, files_in, LAYOUT)
 
@@ -107,10 +116,32 @@ def transform(model: torch.nn.Module) -> Callable[[Image.Image], torch.Tensor]:
     return image_transform_v2(PreprocessCfg(**cfg), is_train=False)
 
 
-def _by_name(architecture: str, model: torch.nn.Module, quick_gelu: bool | None) -> WholeEncoder:
+def _tokenizer(name: str, said: str | None = None) -> Any:
+    try:
+        with _quiet():
+            return open_clip.get_tokenizer(name)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0][:160]
+        raise UserError(
+            f"the tokenizer of {said or name} could not be loaded ({reason}). Two ways: run once with a network, or "
+            f"put the model with its tokenizer ({LAYOUT.config}, {LAYOUT.weights}, {', '.join(CARRIED[:2])}) in a "
+            "local folder and name the folder as architecture"
+        ) from None
+
+
+def _files_of(tokenizer: Any) -> dict[str, bytes]:
+    """One of the hub is kept with the model; open_clip's own is part of open_clip."""
+    if not isinstance(tokenizer, open_clip.tokenizer.HFTokenizer):
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        return {name: (Path(folder) / name).read_bytes() for name in CARRIED if (Path(folder) / name).is_file()}
+
+
+def _by_name(architecture: str, model: torch.nn.Module, tokenizer: Any, quick_gelu: bool | None) -> WholeEncoder:
     model_cfg = open_clip.get_model_config(architecture) | ({"quick_gelu": True} if quick_gelu else {})
     config = {"model_cfg": model_cfg, "preprocess_cfg": open_clip.get_model_preprocess_cfg(model)}
-    return WholeEncoder(model, open_clip.get_tokenizer(architecture), transform(model), config, {}, LAYOUT)
+    return WholeEncoder(model, tokenizer, transform(model), config, _files_of(tokenizer), LAYOUT)
 
 
 @contextmanager

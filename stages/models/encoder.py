@@ -1,4 +1,4 @@
-"""A model that puts images and texts in one space, with what belongs to it: a CLIP (clip.py) or a BLIP (blip.py)."""
+"""A model with what belongs to it. Most put images and texts in one space; some write (writing.py)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,21 +9,17 @@ from PIL import Image
 from torch.func import functional_call
 
 from stages.errors import UserError
+from stages.models.kinds import Layout
 
 torch.backends.mha.set_fastpath_enabled(False)  # attention that knows no autocast on a CPU, and no gradient
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The names of the files in a saved model's folder; they are those of the library that made the model."""
-
-    config: str
-    weights: str
-
-
-@dataclass(frozen=True)
 class Encoder:
-    """`model(images, tokens)` gives normalised features of both; it has encode_image, encode_text and logit_scale."""
+    """`model(images, tokens)` gives normalised features of both; it has encode_image, encode_text and logit_scale.
+
+    A model that only writes has none of that.
+    """
 
     model: Any  # a torch.nn.Module, whose type would hide those three
     tokenize: Callable[[list[str]], torch.Tensor]
@@ -37,6 +33,11 @@ class WholeEncoder(Encoder):
     config: dict  # the content of the config file
     files: Mapping[str, bytes]  # of the tokenizer and the like, by name; they are saved with the model
     layout: Layout
+
+
+def require_comparing(encoder: Encoder, who: str) -> None:
+    if not hasattr(encoder.model, "encode_text"):
+        raise UserError(f"{who} needs a model that compares images with texts, and this one only writes")
 
 
 def encode(

@@ -18,18 +18,29 @@ from stages.errors import UserError
 from stages.privacy.factored import Factor
 
 # Where open_clip's towers keep the matrix. A Parameter P is applied as x @ P, a Linear's weight W as x @ W.T.
-IMAGE = ("visual.proj", "visual.head.proj.weight")
+IMAGE = ("visual.proj", "visual.head.proj.weight", "visual.trunk.head.fc.weight")  # the last: MobileCLIP's
 TEXT: tuple[str, ...] = ("text_projection", "text.text_projection")
 TEXT = (*TEXT, *(f"{name}.weight" for name in TEXT), "text.proj.weight")
 
 
 def projections(names: Iterable[str]) -> tuple[str, ...]:
-    """Of a model's tensors, its image's and its text's projection; a tower without a separate one, or one with a bias,
-    has none.
+    """Of a model's tensors, its image's and its text's projection; a tower without a separate one has none. The bias
+    that some have is no part of it, and stays as it is.
     """
     names = set(names)
-    biased = {name.replace(".bias", ".weight") for name in names if name.endswith(".bias")}
-    return tuple(name for name in (*IMAGE, *TEXT) if name in names - biased)
+    return tuple(name for name in (*IMAGE, *TEXT) if name in names)
+
+
+def needed(names: Iterable[str]) -> tuple[str, ...]:
+    """All that `Heads` takes of a model's tensors: the projections first."""
+    names = set(names)
+    found = both(names)
+    fixed = (*(_bias(name) for name in found), "logit_scale", "logit_bias")
+    return (*found, *(name for name in fixed if name in names))
+
+
+def _bias(projection: str) -> str:
+    return f"{projection.removesuffix('.weight')}.bias"
 
 
 @contextmanager
@@ -42,7 +53,8 @@ def trunks(model: torch.nn.Module) -> Iterator[Any]:
         taken.append((owner, leaf, getattr(owner, leaf)))
     try:
         for owner, leaf, old in taken:
-            setattr(owner, leaf, None if isinstance(old, torch.nn.Parameter) else torch.nn.Identity())
+            left_out = isinstance(old, torch.nn.Parameter) or leaf == "text_projection"  # open_clip asks for None
+            setattr(owner, leaf, None if left_out else torch.nn.Identity())
         yield model
     finally:
         for owner, leaf, old in taken:
@@ -56,10 +68,10 @@ class Heads(torch.nn.Module):
     text_probe: torch.Tensor
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter]):
-        """`parameters` are those of the CLIP, by name; what is neither projection nor logit_scale may be missing."""
+        """`parameters` are those of the CLIP, by name; others than those `needed` may be missing."""
         super().__init__()
         self._names = both(parameters)
-        for name in (*self._names, "logit_scale"):
+        for name in needed(parameters):
             *path, leaf = name.split(".")
             owner = self
             for part in path:
@@ -67,6 +79,7 @@ class Heads(torch.nn.Module):
                     owner.add_module(part, torch.nn.Module())
                 owner = getattr(owner, part)
             owner.register_parameter(leaf, parameters[name])
+        self._biases = {_bias(name) for name in self._names} & parameters.keys()
         for probe in ("image_probe", "text_probe"):
             self.register_buffer(probe, torch.zeros(()), persistent=False)
 
@@ -92,6 +105,8 @@ class Heads(torch.nn.Module):
     def _project(self, inputs: torch.Tensor, name: str, probe: torch.Tensor, normalize: bool) -> torch.Tensor:
         matrix = attrgetter(name)(self)
         outputs = inputs @ (matrix.T if name.endswith(".weight") else matrix) + probe
+        if _bias(name) in self._biases:
+            outputs = outputs + attrgetter(_bias(name))(self)
         return F.normalize(outputs, dim=-1) if normalize else outputs
 
 

@@ -1,9 +1,19 @@
-"""Where a model's configuration is, and which library it is of. Nothing heavy is imported to say so."""
+"""Where a model's configuration is, and the files of its folder. Nothing heavy is imported to say so."""
 
-import json
+from dataclasses import dataclass
 from pathlib import Path
 
-OPEN_CLIP = "open_clip_config.json"
+
+@dataclass(frozen=True)
+class Layout:
+    """The names of the files in a saved model's folder; they are those of the library that made the model."""
+
+    config: str
+    weights: str
+
+
+OPEN_CLIP = Layout("open_clip_config.json", "open_clip_model.safetensors")
+TRANSFORMERS = Layout("config.json", "model.safetensors")
 INSTALLED = Path(__file__).parents[2]  # the folder of `stages`
 
 
@@ -16,15 +26,3 @@ def config_folder(architecture: str | Path) -> Path:
     here, installed = Path(architecture), INSTALLED / architecture
     ours = here.parts[:1] == ("stages",) and not here.is_dir() and installed.is_dir()
     return installed if ours else here
-
-
-def is_blip(folder: Path) -> bool:
-    folder = config_folder(folder)
-    config = folder / "config.json"  # in a folder of open_clip it may be a text tower's
-    if (folder / OPEN_CLIP).is_file() or not config.is_file():
-        return False
-    try:
-        facts = json.loads(config.read_bytes())
-    except ValueError:
-        return False  # whoever loads the folder says what is wrong with it
-    return isinstance(facts, dict) and facts.get("model_type") == "blip"

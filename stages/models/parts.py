@@ -6,19 +6,26 @@ import torch
 
 from stages.errors import UserError
 from stages.keys import with_adapters
+from stages.models import families
 from stages.models.heads import projections
 
-IMAGE = ("visual.", "vision_model.", "vision_proj.")  # open_clip's and BLIP's names
-TOKEN_TABLES = ("token_embedding", "word_embeddings")
-# Of a BLIP: what comparing an image with a text does not reach.
-WRITES = ("text_decoder.", "itm_head.")
-LOOKS = ".crossattention."
+LOGIT_BIAS = "logit_bias"  # of a SigLIP; of all losses that compare, the pairwise one alone reads it
+
+
+def _all(field: str) -> tuple[str, ...]:
+    """What the families say of a part; their names do not clash (tests/models/test_families.py)."""
+    return tuple(dict.fromkeys(name for family in families.known().values() for name in getattr(family.names, field)))
+
+
+TOWER, DECODER, QUESTIONS = _all("image_tower"), _all("decoder"), _all("question_encoder")
+IMAGE, LOOKS, TABLES = (*TOWER, *_all("image_head")), _all("cross_attention"), _all("token_tables")
+NOT_COMPARED = (*DECODER, *_all("neither"))
 # By piece, where its tensors are; token tables belong to none, because a decoder's is its output layer too.
 PIECES: dict[str, Callable[[str], bool]] = {
     "image-tower": lambda name: name.startswith(IMAGE),
-    "question-encoder": lambda name: name.startswith("text_encoder."),
-    "decoder": lambda name: name.startswith("text_decoder."),
-    "cross-attention": lambda name: LOOKS in name,
+    "question-encoder": lambda name: name.startswith(QUESTIONS),
+    "decoder": lambda name: name.startswith(DECODER),
+    "cross-attention": lambda name: _looks(name),
 }
 
 
@@ -28,7 +35,18 @@ def of_image(name: str) -> bool:
 
 def compares(name: str) -> bool:
     """Whether the similarity of an image and a text depends on the tensor of this name."""
-    return not name.startswith(WRITES) and LOOKS not in name
+    return not name.startswith(NOT_COMPARED) and not _looks(name) and name != LOGIT_BIAS
+
+
+def writes(name: str, with_questions: bool) -> bool:
+    """Whether what is written of an image depends on it: nothing that only compares, and what reads a question only
+    where there are some.
+    """
+    return name.startswith((*TOWER, *DECODER, *(QUESTIONS if with_questions else ())))
+
+
+def _looks(name: str) -> bool:
+    return any(part in name for part in LOOKS)
 
 
 def trainable_parameters(
@@ -69,7 +87,7 @@ def trainable_parameters(
 
 
 def _of_tokens(name: str) -> bool:
-    return any(part in TOKEN_TABLES for part in name.split("."))
+    return name in TABLES or any(part in TABLES for part in name.split("."))
 
 
 def _in_pieces(name: str, pieces: Iterable[str]) -> bool:
@@ -91,7 +109,8 @@ def _add_adapters(model: torch.nn.Module, part: str, rank: int, reached: Callabl
         if isinstance(module, torch.nn.Linear)
         and reached(f"{name}.weight")
         and (part == "lora" or _in_pieces(f"{name}.weight", pieces))
-        and not name.endswith((".out_proj", "predictions.decoder"))  # the last is the token table again
+        and not name.endswith(".out_proj")
+        and not _of_tokens(f"{name}.weight")
         and f"{name}.weight" not in heads
     ]
     if not targets:

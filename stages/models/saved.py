@@ -1,26 +1,25 @@
-"""Models on disk, in the layout of the library they come from: CLIPs in open_clip's, BLIPs in that of transformers.
+"""Models on disk, in the layout of the library they come from, as their family (families/) says.
 
 What training changed is kept by itself (`save_changes`): a head that was trained on a frozen tower is a small file.
 """
 
 import hashlib
-import importlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from stages.errors import UserError
+from stages.models import families
 from stages.models.encoder import WholeEncoder
-from stages.models.heads import both, projections
-from stages.models.kinds import config_folder, is_blip
+from stages.models.heads import needed, projections
+from stages.models.kinds import config_folder
 
 CHANGES = "changes.safetensors"
-WEIGHTS = ("open_clip_model.safetensors", "model.safetensors")  # open_clip's and transformers' names
+WEIGHTS = tuple(dict.fromkeys(family.layout.weights for family in families.known().values()))
 
 
 def exists(folder: Path) -> bool:
@@ -29,7 +28,7 @@ def exists(folder: Path) -> bool:
 
 def load(folder: Path, changes: Path | None = None) -> WholeEncoder:
     """A saved model; with `changes`, a folder that `save_changes` made from it, as it was after that training."""
-    encoder = _library(folder).from_folder(folder, _weights(folder))
+    encoder = families.of_folder(folder).load(folder, _weights(folder))
     if changes is not None:
         unknown = encoder.model.load_state_dict(_changes(changes), strict=False).unexpected_keys
         if unknown:
@@ -47,17 +46,17 @@ def heads(folder: Path, changes: Path | None = None) -> dict[str, torch.nn.Param
     with safe_open(_weights(folder), framework="pt") as tensors:
         if not trained.keys() <= set(projections(tensors.keys())):
             return None
-        found = {name: tensors.get_tensor(name) for name in (*both(tensors.keys()), "logit_scale")} | trained
+        found = {name: tensors.get_tensor(name) for name in needed(tensors.keys())} | trained
     return {name: torch.nn.Parameter(tensor) for name, tensor in found.items()}
 
 
 def create(architecture: str, texts: Iterable[str] = ()) -> WholeEncoder:
     """A model with random weights: from a folder with its config, or by its name in open_clip.
 
-    `texts` are public; a BLIP whose folder has no tokenizer makes its vocabulary of them.
+    `texts` are public; a model of transformers whose folder has no tokenizer makes its vocabulary of them.
     """
     folder = config_folder(architecture)
-    return _library(folder).create(folder, texts) if is_blip(folder) else _library(folder).create(str(folder))
+    return families.of_folder(folder).create(folder, texts)
 
 
 def save(encoder: WholeEncoder, folder: Path) -> None:
@@ -107,8 +106,3 @@ def _changes(folder: Path) -> dict[str, torch.Tensor]:
     if not (folder / CHANGES).is_file():
         raise UserError(f"no trained weights in {folder}: {CHANGES} is missing; run: dvc repro")
     return load_file(folder / CHANGES)
-
-
-def _library(folder: Path) -> ModuleType:
-    """clip.py or blip.py. Their imports take seconds, so they are not made before they are needed."""
-    return importlib.import_module(f"stages.models.{'blip' if is_blip(folder) else 'clip'}")

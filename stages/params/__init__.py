@@ -1,20 +1,20 @@
 """params.yaml as typed, frozen objects: `params.load()`."""
 
-from stages.params.models import Align, BlipWeights, Pretrain, Weights
+from stages.models.families import Published
+from stages.params.models import Align, Pretrain
 from stages.params.reading import load
 from stages.params.schema import Compute, Evaluate, Method, Params, Privacy, Theory, Train
 
 __all__ = [
     "Align",
-    "BlipWeights",
     "Compute",
     "Evaluate",
     "Method",
     "Params",
     "Pretrain",
     "Privacy",
+    "Published",
     "Theory",
     "Train",
-    "Weights",
     "load",
 ]

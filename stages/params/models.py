@@ -1,16 +1,19 @@
 """Where initial models come from: the sections pretrain, align and weights. None of them sees private data."""
 
-from typing import Annotated, Any, Literal
+import functools
+import operator
+from typing import Annotated, Any
 
-from pydantic import Discriminator, Tag, model_validator
+from pydantic import Discriminator, Tag
 
+from stages.models import families
 from stages.sections import Name, PositiveFloat, PositiveInt, Section, Seed
 
 
 class Pretrain(Section):
     """A model that learns from public data alone."""
 
-    architecture: str  # an open_clip name, or a folder with its config (open_clip's, or that of a BLIP)
+    architecture: str  # an open_clip name, or a folder with the config of any family (stages/models/families)
     data: Name
     steps: PositiveInt
     batch_size: PositiveInt
@@ -26,38 +29,12 @@ class Align(Section):
     ridge: PositiveFloat
 
 
-class Weights(Section):
-    """Published weights."""
-
-    architecture: str  # an open_clip name
-    pretrained: str  # one of its tags, as openai
-    file: str | None = None  # a local file with them; without one they are downloaded
+def _family(value: Any) -> str:
+    entry = value if isinstance(value, dict) else {"architecture": getattr(value, "architecture", None)}
+    return families.of(entry).name
 
 
-class BlipWeights(Section):
-    """Published weights of a BLIP, each by its name on the hub or a local folder."""
-
-    architecture: Literal["blip"]
-    captioner: str | None = None  # its vision tower and decoder, as Salesforce/blip-image-captioning-base
-    answerer: str | None = None  # or its vision tower, question encoder and decoder, as Salesforce/blip-vqa-base
-    contrastive: str  # its contrastive and matching heads, as Salesforce/blip-itm-base-coco
-
-    @property
-    def writer(self) -> str:
-        return self.captioner or self.answerer or ""  # one of them is given
-
-    @model_validator(mode="after")
-    def _one_writer(self) -> "BlipWeights":
-        if (self.captioner is None) == (self.answerer is None):
-            raise ValueError("give either captioner or answerer")
-        return self
-
-
-def _library(value: Any) -> str:
-    architecture = value.get("architecture") if isinstance(value, dict) else getattr(value, "architecture", None)
-    return "blip" if architecture == "blip" else "open_clip"
-
-
-Published = Annotated[
-    Annotated[Weights, Tag("open_clip")] | Annotated[BlipWeights, Tag("blip")], Discriminator(_library)
-]
+_entries = {name: family.weights for name, family in families.known().items() if family.weights is not None}
+_types: list[Any] = [Annotated[entry, Tag(name)] for name, entry in _entries.items()]
+# An entry of `weights`: that of the family that its architecture is of.
+Entry: Any = Annotated[functools.reduce(operator.or_, _types), Discriminator(_family)]

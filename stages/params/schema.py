@@ -10,7 +10,8 @@ from pydantic import AfterValidator, Field, ValidationError, create_model, model
 from stages.errors import UserError
 from stages.keys import LOSSES, SAMPLERS, TASKS, Cell, canonical_epsilon, canonical_part
 from stages.losses import named as loss_named
-from stages.params.models import Align, BlipWeights, Pretrain, Published, Weights
+from stages.models.families import Published
+from stages.params.models import Align, Entry, Pretrain
 from stages.privacy.mechanism import Mechanism
 from stages.privacy.methods import METHODS
 from stages.sections import Axis, Fraction, Name, Number, PositiveFloat, PositiveInt, Section, Seed
@@ -212,7 +213,7 @@ class Params(Section):
     vqa: dict[Name, entry_type("vqa")]  # type: ignore[valid-type]
     pretrain: dict[Name, Pretrain]
     align: dict[Name, Align]
-    weights: dict[Name, Published]
+    weights: dict[Name, Entry]
     privacy: Privacy
     train: Train
     evaluate: Evaluate
@@ -225,7 +226,7 @@ class Params(Section):
         return {**self.prepare, **self.folders, **self.coco, **self.vqa}
 
     @property
-    def models(self) -> dict[str, Pretrain | Align | Weights | BlipWeights]:
+    def models(self) -> dict[str, Pretrain | Align | Published]:
         return {**self.pretrain, **self.align, **self.weights}
 
     def cells(self) -> Iterator[Cell]:

@@ -14,7 +14,7 @@ from stages import params
 from stages.data.rows import Labels
 from stages.keys import ON_FROZEN_TOWERS, initial_model_dir
 from stages.losses import About, named, objective_of
-from stages.models import saved, towers
+from stages.models import families, saved, towers
 from stages.models.batches import Batch
 from stages.models.encoder import WholeEncoder, device_of
 from stages.models.heads import Heads, trunks
@@ -30,7 +30,7 @@ LABELS = Labels(classes=("cat", "dog"), templates=("a photo of a {}.",))
 
 def seconds_a_step(
     name: str,
-    config: params.Pretrain | params.Align | params.Weights | params.BlipWeights,
+    config: params.Pretrain | params.Align | params.Published,
     method_name: str,
     train: params.Train,
     compute: params.Compute,
@@ -66,8 +66,8 @@ def _model(name: str, config) -> WholeEncoder:
         return saved.load(initial_model_dir(name))
     if isinstance(config, params.Align):
         return towers.create(Path(config.architecture))
-    if isinstance(config, params.BlipWeights):
-        return saved.create("stages/models/configs/blip-base", LABELS.captions(0))
+    if isinstance(config, params.Published):
+        return families.of(config.model_dump()).sketch(config, LABELS.captions(0))
     return saved.create(config.architecture, LABELS.captions(0))
 
 

@@ -10,8 +10,7 @@ from stages import commands, params
 from stages.atomic import new_folder
 from stages.errors import UserError, run
 from stages.keys import data_dir, initial_model_dir
-from stages.models import clip as clips
-from stages.models import saved
+from stages.models import families, saved
 from stages.models.encoder import device_of
 from stages.pretrain.alignment import aligned
 from stages.pretrain.learning import pretrained
@@ -28,14 +27,8 @@ def main() -> None:
         case params.Align() as config:
             data, device = data_dir(config.data), device_of(p.compute.device)
             encoder = aligned(Path(config.architecture), data, config.ridge, p.compute.records_at_once, device)
-        case params.Weights() as config:
-            encoder = clips.pretrained(
-                config.architecture, config.pretrained, Path(config.file) if config.file else None
-            )
-        case params.BlipWeights() as config:
-            from stages.models import blip  # transformers takes its time
-
-            encoder = blip.pretrained(config.writer, config.answerer is not None, config.contrastive)
+        case params.Published() as config:
+            encoder = families.of(config.model_dump()).published(config)
         case _:
             raise UserError(
                 f"model {name!r} is in none of pretrain, align and weights of params.yaml; known: {', '.join(p.models)}"

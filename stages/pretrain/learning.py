@@ -1,7 +1,8 @@
-"""A model that learns from public data: a CLIP by the contrastive loss, a BLIP by its three (blip.py)."""
+"""A model that learns from public data, by the loss that its family names."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
+from importlib import import_module
 
 import numpy as np
 import torch
@@ -9,12 +10,12 @@ from tqdm import trange
 
 from stages import params
 from stages.data.prepared import PreparedSplit
-from stages.keys import data_dir
-from stages.losses import About, objective_of
-from stages.models import saved
+from stages.keys import LOSSES, data_dir
+from stages.losses import About, named, objective_of
+from stages.models import families, saved
 from stages.models.batches import Batch, BatchReader, decoded
 from stages.models.encoder import WholeEncoder, device_of
-from stages.models.kinds import is_blip
+from stages.models.kinds import config_folder
 from stages.models.parts import trainable_parameters
 
 
@@ -25,7 +26,7 @@ def pretrained(config: params.Pretrain, device_name: str) -> WholeEncoder:
     encoder = saved.create(config.architecture, _texts(data))
     reader = BatchReader(data, decoded(data, encoder), asks="all" if data.questions(0) else None)
     model = encoder.model.to(device_of(device_name)).train()
-    loss_of = _loss(encoder, is_blip(Path(config.architecture)))
+    loss_of = _loss(encoder, families.of_folder(config_folder(config.architecture)).pretraining(encoder))
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.lr, total_steps=config.steps, cycle_momentum=False)
 
@@ -38,13 +39,11 @@ def pretrained(config: params.Pretrain, device_name: str) -> WholeEncoder:
     return encoder
 
 
-def _loss(encoder: WholeEncoder, has_decoder: bool) -> Callable[[Batch], torch.Tensor]:
-    if has_decoder:
-        from stages.pretrain import blip
-
-        return lambda batch: blip.loss(encoder, batch)
-    parameters = trainable_parameters(encoder.model, "all")
-    objective = objective_of("contrastive", encoder, parameters, About())
+def _loss(encoder: WholeEncoder, name: str) -> Callable[[Batch], torch.Tensor]:
+    if name not in LOSSES:
+        return partial(import_module(f"stages.pretrain.{name}").loss, encoder)
+    parameters = trainable_parameters(encoder.model, "all", reached=partial(named(name).reaches, about=About()))
+    objective = objective_of(name, encoder, parameters, About())
 
     def loss(batch: Batch) -> torch.Tensor:
         records = objective.records(batch)

@@ -31,7 +31,7 @@ class Captioning(Writing):
     name = "captioning"
     reads_questions = False
     unfit_data = "has questions"
-    writer = "captioner"
+    ability = "captions"
     preset = "captions"
     settings = CaptionSettings
     page_title = "Captions"
@@ -67,13 +67,13 @@ class Captioning(Writing):
         from stages.models import writing
         from stages.tasks.measures import caption_scores
 
-        blip = writing.require_decoder(encoder, self.name)
+        writer = writing.require_decoder(encoder, self.name, self.ability)
         require_java()  # before the work, not after it
         encoder.model.to(device).eval()
         search, generated, rows = {"beams": settings.beams, "most_tokens": settings.caption_tokens}, [], test.data.rows
         for start in tqdm(range(0, rows, settings.batch_size), desc="caption", unit=" batches", disable=None):
             some = range(start, min(start + settings.batch_size, rows))
-            generated += writing.captions(blip, test.images(some).to(device), **search)
+            generated += writing.captions(writer, test.images(some).to(device), **search)
         references = [list(test.data.texts_and_label(row)[0]) for row in range(rows)]
         scores = caption_scores.score(references, generated, Path(settings.spice_jars) if settings.spice_jars else None)
         return Captions(test.data, generated, references, scores, search)
@@ -90,11 +90,11 @@ class Captioning(Writing):
         from stages.models import writing
         from stages.tasks.base.pictures import pictures
 
-        blip = writing.require_decoder(encoder, self.name)
+        writer = writing.require_decoder(encoder, self.name, self.ability)
 
         def answer(table: "pd.DataFrame") -> "pd.DataFrame":
             images = pictures(encoder, table["image"])
-            return pd.DataFrame({"caption": writing.captions(blip, images, **facts["settings"])})
+            return pd.DataFrame({"caption": writing.captions(writer, images, **facts["settings"])})
 
         return answer
 

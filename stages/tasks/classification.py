@@ -28,10 +28,12 @@ class Classification(Task):
         from sklearn.metrics import confusion_matrix
         from tqdm import tqdm
 
+        from stages.models.encoder import require_comparing
         from stages.models.prompts import class_features
 
         if test.labels is None:
             raise UserError(f"this dataset has no class labels; {self.name} needs a `label` column")
+        require_comparing(encoder, self.name)
         encoder.model.to(device).eval()
         classes = class_features(encoder, test.labels, device)
         true, predicted, rows = [], [], range(test.data.rows)

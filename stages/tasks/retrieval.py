@@ -64,6 +64,9 @@ class Retrieval(Task):
         import torch
         from tqdm import tqdm
 
+        from stages.models.encoder import require_comparing
+
+        require_comparing(encoder, self.name)
         encoder.model.to(device).eval()
         own = [tuple(dict.fromkeys(test.data.texts_and_label(row)[0])) for row in range(test.data.rows)]
         texts = sorted({text for its in own for text in its})

@@ -33,7 +33,7 @@ class Vqa(Writing):
     name = "vqa"
     reads_questions = True
     unfit_data = "has none; see the section `vqa`"
-    writer = "answerer"
+    ability = "answers"
     preset = "answers"
     settings = AnswerSettings
     page_title = "Answers"
@@ -67,7 +67,7 @@ class Vqa(Writing):
 
         from stages.models import writing
 
-        blip = writing.require_decoder(encoder, self.name)
+        writer = writing.require_decoder(encoder, self.name, self.ability)
         encoder.model.to(device).eval()
         how: dict[str, Any] = {
             "beams": settings.beams,
@@ -79,7 +79,7 @@ class Vqa(Writing):
         for start in tqdm(range(0, len(asked), settings.batch_size), desc="answer", unit=" batches", disable=None):
             some = asked[start : start + settings.batch_size]
             pictures = test.images([row for row, _ in some]).to(device)
-            said += writing.answers(blip, pictures, [question.text for _, question in some], **how)
+            said += writing.answers(writer, pictures, [question.text for _, question in some], **how)
         return Answers(test.data, asked, said, how)
 
     def serve(self, encoder: "WholeEncoder", facts: dict) -> Answer:
@@ -88,11 +88,11 @@ class Vqa(Writing):
         from stages.models import writing
         from stages.tasks.base.pictures import pictures
 
-        blip = writing.require_decoder(encoder, self.name)
+        writer = writing.require_decoder(encoder, self.name, self.ability)
 
         def answer(table: "pd.DataFrame") -> "pd.DataFrame":
             images, questions = pictures(encoder, table["image"]), table["question"].tolist()
-            return pd.DataFrame({"answer": writing.answers(blip, images, questions, **facts["settings"])})
+            return pd.DataFrame({"answer": writing.answers(writer, images, questions, **facts["settings"])})
 
         return answer
 

@@ -31,7 +31,8 @@ from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
 from stages.train.course import Course
 
-LOGIT_SCALE_RANGE = (-math.inf, math.log(100))  # as in CLIP; public constants applied after the noise
+# Public constants applied after the noise: the scale's are CLIP's, and a bias is not beyond what the scale can bring.
+RANGES = {"logit_scale": (-math.inf, math.log(100)), "logit_bias": (-100.0, 100.0)}
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ def train(learner: Learner, reader: BatchReader, plan: Plan, key: Key, how: Exec
             parameter.grad = part_of(parameter, g.to(parameter.dtype))
         course.set_rate(learner.optimizer, t)
         learner.optimizer.step()  # line 7
-        if "logit_scale" in parameters:
-            parameters["logit_scale"].data.clamp_(*getattr(model, "logit_scale_range", LOGIT_SCALE_RANGE))
+        for name in RANGES.keys() & parameters.keys():
+            parameters[name].data.clamp_(*getattr(model, f"{name}_range", RANGES[name]))
         course.keep(parameters, learner.optimizer, t)
         if how.after:
             how.after(t + 1)

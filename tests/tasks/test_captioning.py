@@ -148,7 +148,10 @@ def test_a_clip_cannot_caption_and_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"sweep": {"model": ["tiny-clip"]}}, "captioning needs a BLIP, and 'tiny-clip' is none"),
+        (
+            {"sweep": {"model": ["tiny-clip"]}},
+            "captioning needs a model that writes captions, and 'tiny-clip' does not",
+        ),
         (
             {"sweep": {"method": ["example"]}},
             "prompts needs classes, which the task does not have",

@@ -167,7 +167,7 @@ def test_dvc_brings_questions_to_a_published_model_that_answers(project, tmp_pat
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"sweep": {"model": ["tiny-clip"]}}, "vqa needs a BLIP, and 'tiny-clip' is none"),
+        ({"sweep": {"model": ["tiny-clip"]}}, "vqa needs a model that answers questions, and 'tiny-clip' does not"),
         ({"prepare": {"mine": {"questions": False}}}, "vqa needs questions, and 'mine' has none"),
         ({"prepare": {"public-scenes": {"questions": False}}}, "'public-scenes' has captions; a model for vqa"),
         ({"sweep": {"task": ["captioning"]}}, "captioning needs captions, and 'mine' has questions"),

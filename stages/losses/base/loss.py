@@ -32,6 +32,7 @@ class Loss(ABC):
 
     name: ClassVar[str]  # that of the file
     is_sum_over_records: ClassVar[bool]
+    abilities: ClassVar[tuple[str, ...]] = ("compares",)  # that a model must have, of those in models/families
     fields: ClassVar[Mapping[str, Any]] = {}  # its own fields in `train.methods.NAME`, with their types; none is needed
     reads_questions: ClassVar[bool] = False  # whether it takes a question and its answer of a record that has some
 

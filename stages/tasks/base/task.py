@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from stages import losses
 from stages.keys import LOSSES
+from stages.models import families
 from stages.sections import PositiveInt, Section
 
 if TYPE_CHECKING:  # none of it is needed to read params.yaml, and it takes seconds
@@ -77,6 +78,8 @@ class Task(ABC):
 
     # What it needs
     needs_labels: ClassVar[bool] = False
+    ability: ClassVar[str] = "compares"  # that a model must have, of those in models/families
+    preset: ClassVar[str | None] = None  # one with a model that has it, where most have not
     is_written: ClassVar[bool] = False  # by a model with a decoder
     unfit_parts: ClassVar[Mapping[str, str]] = {}  # by value of `trainable` that cannot train for it: why, what instead
 
@@ -93,13 +96,25 @@ class Task(ABC):
     def problems(self, chosen: Chosen) -> list[str]:
         """What of params.yaml cannot serve this task, each with what to do; nothing has run yet."""
         found = []
+        for name, model in chosen.models.items():
+            if not self.has_ability(model):
+                see = f"; see the preset `{self.preset}`" if self.preset else "; take it out of the sweep"
+                found.append(f"sweep.model: {self.name} {_needs(self.ability, name)}{see}")
+            elif key := families.of(model).missing(model, self.ability):
+                found.append(f"weights.{name}: {self.name} needs {key}")
         for name, method in chosen.methods.items():
             loss, part = str(method.get("loss")), str(method.get("trainable"))
             if loss in LOSSES and (why := losses.named(loss).unfit(self.needs_labels, self.is_written)):
                 found.append(f"train.methods.{name}.loss: {loss} {why}")
+            for ability in losses.named(loss).abilities if loss in LOSSES else ():
+                unfit = [n for n, model in chosen.models.items() if ability not in families.of(model).abilities(model)]
+                found += [f"train.methods.{name}.loss: {loss} {_needs(ability, model)}" for model in unfit]
             if why := self.unfit_parts.get(part):
                 found.append(f"train.methods.{name}.trainable: {part!r} {why}")
         return found
+
+    def has_ability(self, model: Mapping[str, Any]) -> bool:
+        return self.ability in families.of(model).abilities(model)
 
     def require_tools(self) -> None:  # noqa: B027 (most tasks need none)
         """Refuse to begin where a program that the evaluation starts is not there."""
@@ -123,3 +138,7 @@ class Task(ABC):
     @abstractmethod
     def serve(self, encoder: "WholeEncoder", facts: dict) -> Answer:
         """`facts` are those above."""
+
+
+def _needs(ability: str, model: str) -> str:
+    return f"needs a model that {families.ABILITIES[ability]}, and {model!r} does not"

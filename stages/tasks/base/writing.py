@@ -1,4 +1,4 @@
-"""What tasks have in common in which a BLIP writes: captions of images, or answers to questions about them."""
+"""What tasks have in common in which a model writes: captions of images, or answers to questions about them."""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from stages.keys import ON_FROZEN_TOWERS
-from stages.models.kinds import is_blip
 from stages.sections import PositiveInt
 from stages.tasks.base.task import Chosen, Settings, Task
 
@@ -20,8 +19,6 @@ class WritingSettings(Settings):
 class Writing(Task):
     reads_questions: ClassVar[bool]  # or captions
     unfit_data: ClassVar[str]  # said of a dataset that has the other
-    writer: ClassVar[str]  # what published weights of a BLIP must name
-    preset: ClassVar[str]  # one that has all it needs
 
     is_written = True
     unfit_parts: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -31,7 +28,7 @@ class Writing(Task):
     )
 
     def problems(self, chosen: Chosen) -> list[str]:
-        """Also data without its texts, and models that do not write or have learned from other texts."""
+        """Also data without its texts, and models that have learned from other texts."""
         needs = TEXTS[self.reads_questions]
         found = [
             f"sweep.dataset: {self.name} needs {needs}, and {name!r} {self.unfit_data}"
@@ -39,18 +36,12 @@ class Writing(Task):
             if chosen.has_questions.get(name, self.reads_questions) != self.reads_questions
         ]
         for name, model in chosen.models.items():
-            architecture, data = model.get("architecture"), model.get("data")
+            data = model.get("data")
             texts = chosen.has_questions.get(data) if isinstance(data, str) else None
-            if isinstance(architecture, str) and architecture != "blip" and not is_blip(Path(architecture)):
-                found.append(
-                    f"sweep.model: {self.name} needs a BLIP, and {name!r} is none; see the preset `{self.preset}`"
-                )
-            elif texts is not None and texts != self.reads_questions:
+            if self.has_ability(model) and texts is not None and texts != self.reads_questions:
                 found.append(
                     f"pretrain.{name}.data: {data!r} has {TEXTS[texts]}; a model for {self.name} learns from {needs}"
                 )
-            elif architecture == "blip" and not model.get(self.writer):
-                found.append(f"weights.{name}: {self.name} needs {self.writer}")
         return found + super().problems(chosen)
 
     def facts(self, data: Path, details: Path) -> dict:

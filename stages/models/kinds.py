@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 OPEN_CLIP = "open_clip_config.json"
+VECTORS = "vectors.json"
 INSTALLED = Path(__file__).parents[2]  # the folder of `stages`
 
 
@@ -28,3 +29,7 @@ def is_blip(folder: Path) -> bool:
     except ValueError:
         return False  # whoever loads the folder says what is wrong with it
     return isinstance(facts, dict) and facts.get("model_type") == "blip"
+
+
+def is_vectors(folder: Path) -> bool:
+    return (config_folder(folder) / VECTORS).is_file()

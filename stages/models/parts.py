@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 import torch
 
 from stages.errors import UserError
-from stages.keys import with_adapters
-from stages.models.heads import projections
+from stages.keys import FOR_VECTORS, with_adapters
+from stages.models.heads import ADAPTER, CENTRE, PROBE, projections
 
 IMAGE = ("visual.", "vision_model.", "vision_proj.")  # open_clip's and BLIP's names
 TOKEN_TABLES = ("token_embedding", "word_embeddings")
@@ -28,7 +28,7 @@ def of_image(name: str) -> bool:
 
 def compares(name: str) -> bool:
     """Whether the similarity of an image and a text depends on the tensor of this name."""
-    return not name.startswith(WRITES) and LOOKS not in name
+    return not name.startswith(WRITES) and LOOKS not in name and name not in (PROBE, CENTRE)
 
 
 def trainable_parameters(
@@ -55,6 +55,10 @@ def trainable_parameters(
                 return name in heads
             case "image-projection":
                 return name in heads and of_image(name)
+            case "adapter":
+                return name == ADAPTER
+            case "probe":
+                return name in (PROBE, CENTRE)
             case _ if with_adapters(part):
                 return ".lora_" in name
             case _:
@@ -63,6 +67,8 @@ def trainable_parameters(
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(reached(name) and is_trained(name))
     chosen = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not chosen and part in FOR_VECTORS:
+        raise UserError(f"trainable: {part!r} is in models for vectors alone (stages/data/README.md), and this is none")
     if not chosen:
         raise UserError(f"trainable: {part!r} matches no parameter of this model; choose all or image-tower")
     return chosen

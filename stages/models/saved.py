@@ -1,4 +1,5 @@
-"""Models on disk, in the layout of the library they come from: CLIPs in open_clip's, BLIPs in that of transformers.
+"""Models on disk, in the layout of the library they come from: CLIPs in open_clip's, BLIPs in that of transformers,
+heads for vectors in our own (vectors.py).
 
 What training changed is kept by itself (`save_changes`): a head that was trained on a frozen tower is a small file.
 """
@@ -16,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from stages.errors import UserError
 from stages.models.encoder import WholeEncoder
-from stages.models.heads import both, projections
-from stages.models.kinds import config_folder, is_blip
+from stages.models.heads import both, on_trunks
+from stages.models.kinds import config_folder, is_blip, is_vectors
 
 CHANGES = "changes.safetensors"
 WEIGHTS = ("open_clip_model.safetensors", "model.safetensors")  # open_clip's and transformers' names
@@ -45,9 +46,11 @@ def heads(folder: Path, changes: Path | None = None) -> dict[str, torch.nn.Param
     """
     trained = {} if changes is None else _changes(changes)
     with safe_open(_weights(folder), framework="pt") as tensors:
-        if not trained.keys() <= set(projections(tensors.keys())):
+        both(tensors.keys())  # or there are no trunks
+        trainable = on_trunks(tensors.keys())
+        if not trained.keys() <= set(trainable):
             return None
-        found = {name: tensors.get_tensor(name) for name in (*both(tensors.keys()), "logit_scale")} | trained
+        found = {name: tensors.get_tensor(name) for name in (*trainable, "logit_scale")} | trained
     return {name: torch.nn.Parameter(tensor) for name, tensor in found.items()}
 
 
@@ -110,5 +113,6 @@ def _changes(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _library(folder: Path) -> ModuleType:
-    """clip.py or blip.py. Their imports take seconds, so they are not made before they are needed."""
-    return importlib.import_module(f"stages.models.{'blip' if is_blip(folder) else 'clip'}")
+    """clip.py, blip.py or vectors.py. Imports take seconds, so they are not made before they are needed."""
+    name = "blip" if is_blip(folder) else "vectors" if is_vectors(folder) else "clip"
+    return importlib.import_module(f"stages.models.{name}")

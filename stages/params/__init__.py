@@ -1,6 +1,6 @@
 """params.yaml as typed, frozen objects: `params.load()`."""
 
-from stages.params.models import Align, BlipWeights, Pretrain, Weights
+from stages.params.models import Align, BlipWeights, Model, PlainVectors, Pretrain, ReferredVectors, Weights
 from stages.params.reading import load
 from stages.params.schema import Compute, Evaluate, Method, Params, Privacy, Theory, Train
 
@@ -10,9 +10,12 @@ __all__ = [
     "Compute",
     "Evaluate",
     "Method",
+    "Model",
     "Params",
+    "PlainVectors",
     "Pretrain",
     "Privacy",
+    "ReferredVectors",
     "Theory",
     "Train",
     "Weights",

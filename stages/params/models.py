@@ -1,9 +1,11 @@
 """Where initial models come from: the sections pretrain, align and weights. None of them sees private data."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag, model_validator
 
+from stages.models.kinds import is_vectors
 from stages.sections import Name, PositiveFloat, PositiveInt, Section, Seed
 
 
@@ -24,6 +26,23 @@ class Align(Section):
     architecture: str  # a folder with open_clip_config.json that names the packages
     data: Name
     ridge: PositiveFloat
+
+
+class ReferredVectors(Section):
+    """Heads for features made elsewhere, with the centre and the directions of public ones (models/vectors.py)."""
+
+    architecture: str  # a folder with vectors.json
+    data: Name
+    directions: PositiveInt  # of the public features, the first ones
+    classes: PositiveInt | None = None  # of the probe, where one is trained
+
+
+class PlainVectors(Section):
+    """The same without public features."""
+
+    architecture: str
+    width: PositiveInt  # numbers of a vector
+    classes: PositiveInt | None = None
 
 
 class Weights(Section):
@@ -55,9 +74,18 @@ class BlipWeights(Section):
 
 def _library(value: Any) -> str:
     architecture = value.get("architecture") if isinstance(value, dict) else getattr(value, "architecture", None)
+    if isinstance(architecture, str) and is_vectors(Path(architecture)):
+        return "vectors"
     return "blip" if architecture == "blip" else "open_clip"
 
 
+OpenClip, Blip, Vectors = Tag("open_clip"), Tag("blip"), Tag("vectors")
 Published = Annotated[
-    Annotated[Weights, Tag("open_clip")] | Annotated[BlipWeights, Tag("blip")], Discriminator(_library)
+    Annotated[Weights, OpenClip] | Annotated[BlipWeights, Blip] | Annotated[PlainVectors, Vectors],
+    Discriminator(_library),
 ]
+Fitted = Annotated[
+    Annotated[Align, Tag("open_clip")] | Annotated[ReferredVectors, Tag("vectors")],
+    Discriminator(lambda value: "vectors" if _library(value) == "vectors" else "open_clip"),
+]
+Model = Pretrain | Align | Weights | BlipWeights | ReferredVectors | PlainVectors

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, ValidationError, create_model, model
 from stages.errors import UserError
 from stages.keys import LOSSES, SAMPLERS, TASKS, Cell, canonical_epsilon, canonical_part
 from stages.losses import named as loss_named
-from stages.params.models import Align, BlipWeights, Pretrain, Published, Weights
+from stages.params.models import Fitted, Model, Pretrain, Published
 from stages.privacy.mechanism import Mechanism
 from stages.privacy.methods import METHODS
 from stages.sections import Axis, Fraction, Name, Number, PositiveFloat, PositiveInt, Section, Seed
@@ -91,6 +91,7 @@ class Method(Section):
     lr: PositiveFloat
     schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the learning rate; the last two end at zero
     average: Fraction | None = None  # of the steps, the last ones, whose weights are averaged
+    optimizer: Literal["adamw", "sgd"] = "adamw"  # sgd: plain steps, whose lr is that of a record's mean gradient
     loss: Literal[LOSSES]  # type: ignore[valid-type]
     trainable: Annotated[str, AfterValidator(_part)]
     lora_rank: PositiveInt = 8  # where adapters are trained
@@ -211,7 +212,7 @@ class Params(Section):
     coco: dict[Name, entry_type("coco")]  # type: ignore[valid-type]
     vqa: dict[Name, entry_type("vqa")]  # type: ignore[valid-type]
     pretrain: dict[Name, Pretrain]
-    align: dict[Name, Align]
+    align: dict[Name, Fitted]
     weights: dict[Name, Published]
     privacy: Privacy
     train: Train
@@ -225,7 +226,7 @@ class Params(Section):
         return {**self.prepare, **self.folders, **self.coco, **self.vqa}
 
     @property
-    def models(self) -> dict[str, Pretrain | Align | Weights | BlipWeights]:
+    def models(self) -> dict[str, Model]:
         return {**self.pretrain, **self.align, **self.weights}
 
     def cells(self) -> Iterator[Cell]:

@@ -11,10 +11,12 @@ from stages.atomic import new_folder
 from stages.errors import UserError, run
 from stages.keys import data_dir, initial_model_dir
 from stages.models import clip as clips
-from stages.models import saved
+from stages.models import saved, vectors
 from stages.models.encoder import device_of
+from stages.models.kinds import config_folder
 from stages.pretrain.alignment import aligned
 from stages.pretrain.learning import pretrained
+from stages.pretrain.reference import referred
 
 
 def main() -> None:
@@ -28,6 +30,10 @@ def main() -> None:
         case params.Align() as config:
             data, device = data_dir(config.data), device_of(p.compute.device)
             encoder = aligned(Path(config.architecture), data, config.ridge, p.compute.records_at_once, device)
+        case params.ReferredVectors() as config:
+            encoder = referred(config.architecture, data_dir(config.data), config.directions, config.classes or 0)
+        case params.PlainVectors() as config:
+            encoder = vectors.create(str(config_folder(config.architecture)), config.width, config.classes or 0)
         case params.Weights() as config:
             encoder = clips.pretrained(
                 config.architecture, config.pretrained, Path(config.file) if config.file else None

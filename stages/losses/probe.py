@@ -3,7 +3,7 @@
 The probe looks at a record's public features from a centre that is learned with it, in the same steps and under the
 same clip. A record's loss is
 
-    -log softmax(logits + s g W)[label]  +  s^2 |f - centre|^2 / 2          g = (f - centre) / |f - centre|, s = 10
+    -log softmax(logits + s g W)[label]  +  a s^2 |f - centre|^2 / 2        g = (f - centre) / |f - centre|, s = 10
 
 whose second part, the mean of all records for the centre, has no labels in it; the first is not differentiated by the
 centre. Both belong to this record alone, so `example` has its sensitivity C: one norm over the gradient of both.
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from stages.data.rows import Labels
     from stages.models.batches import Batch
     from stages.models.encoder import Encoder
+
+BLOCK = 256  # records
+PULL = 0.5  # a: how much of a clipped gradient the centre gets; chosen on public features
 
 
 class Probe(Loss):
@@ -64,14 +67,32 @@ class OnVectors(Objective):
         import torch
 
         images = batch.images.to(self._device)
+        logits, centred = self._fixed(images)
+        return {
+            "logits": logits,
+            "centred": centred,
+            "seen": images[:, self._model.width :],
+            "ones": torch.ones(len(images), 1, device=self._device),
+            "labels": torch.tensor(batch.labels, device=self._device),
+        }
+
+    def _fixed(self, images: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
+        """Logits by the class texts, and what the probe looks at, in blocks of one size, the last one filled up.
+
+        In a block of another size the last digits would differ, and one more record would move those of all others
+        (privacy/passes.py).
+        """
+        import torch
+
+        found = []
         with torch.no_grad():
-            return {
-                "logits": self._model.encode_image(images, normalize=True) @ self._classes.T,
-                "centred": self._model.centred(images),
-                "seen": images[:, self._model.width :],
-                "ones": torch.ones(len(images), 1, device=self._device),
-                "labels": torch.tensor(batch.labels, device=self._device),
-            }
+            for start in range(0, len(images), BLOCK):
+                some = images[start : start + BLOCK]
+                block = torch.cat([some, some[:1].expand(BLOCK - len(some), -1)])
+                logits = self._model.encode_image(block, normalize=True) @ self._classes.T
+                found.append((logits[: len(some)], self._model.centred(block)[: len(some)]))
+        logits, centred = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return logits, centred
 
     def features(self, parameters: Parameters, records: Parameters, merge: bool) -> Tensors:
         from stages.models.heads import CENTRE, PROBE, SHARPNESS
@@ -89,7 +110,7 @@ class OnVectors(Objective):
         import torch.nn.functional as F
 
         each = F.cross_entropy(features["logits"], features["labels"], reduction="none")
-        return mean(each + features["away"].square().sum(-1) / 2, present)
+        return mean(each + PULL * features["away"].square().sum(-1) / 2, present)
 
 
 LOSS = Probe()

@@ -25,7 +25,7 @@ TEXT = (*TEXT, *(f"{name}.weight" for name in TEXT), "text.proj.weight")
 ADAPTER, PROBE, CENTRE = "visual.adapter", "class_probe", "class_centre"
 MORE = (ADAPTER, PROBE, CENTRE)
 # What the probe adds to the logits is this times its product, and the centre is its tensor divided by this: then one
-# learning rate suits both, and by plain steps (optimizer: sgd) a rate of 1 brings the centre to the mean in one.
+# learning rate suits both, and by plain steps (optimizer: sgd) a rate of 1 brings the centre half way to the mean.
 SHARPNESS = 10.0
 
 
@@ -68,6 +68,9 @@ class Heads(torch.nn.Module):
     text_probe: torch.Tensor
     class_shift: torch.Tensor
     centre_shift: torch.Tensor
+    class_probe: torch.Tensor
+    class_centre: torch.Tensor
+    visual: Any
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter]):
         """`parameters` are those of the CLIP, by name; what is no head of it may be missing."""

@@ -1,6 +1,9 @@
-"""A model for vectors: at its start it says what the CLIP says that made them, and a reference gives centre and basis."""
+"""A model for vectors: it starts as the CLIP that made them, and a reference gives its centre and directions."""
 
+import base64
 import dataclasses
+import json
+import sys
 
 import numpy as np
 import pytest
@@ -17,6 +20,8 @@ from stages.models.heads import Heads, trunks
 from stages.pretrain.reference import referred
 from stages.sources.features import Features
 from stages.tasks.base.task import HeldOut, Settings
+from tests.conftest import Project
+from tests.report.test_publish import SCRIPT
 
 CONFIG = "stages/models/configs/vectors"
 CPU = torch.device("cpu")
@@ -107,3 +112,36 @@ def test_what_is_no_vector_of_its_width_is_refused():
         encoder.tokenize(["a photo of a cat."])
     with pytest.raises(UserError, match="another width"):
         encoder.tokenize([as_text(np.ones(3))])
+
+
+def test_dvc_brings_features_to_a_published_model_that_tells_classes_apart(project, tmp_path):
+    rng, values = np.random.default_rng(0), project.params()
+    means = rng.normal(size=(3, 8))
+
+    def rows(count: int, split: str) -> dict:
+        label = np.arange(count) % 3
+        return {f"{split}_image": means[label] + rng.normal(size=(count, 8)) / 5, f"{split}_label": label}
+
+    np.savez(project.folder / "mine.npz", **rows(90, "train"), **rows(12, "test"))
+    np.savez(project.folder / "public.npz", **rows(40, "train"), **rows(3, "test"))
+    values["prepare"] = values["pretrain"] = {}
+    values["folders"] = {"mine": {"source": "features", "path": "mine.npz"}}
+    values["folders"]["public"] = {"source": "features", "path": "public.npz", "public": True}
+    entry = {"architecture": CONFIG, "data": "public", "directions": 6, "classes": 3}
+    values["align"] = {"heads": entry}
+    values["sweep"] |= {"dataset": ["mine"], "model": ["heads"], "method": ["example"], "epsilon": [8]}
+    how = {"batch_size": 90, "steps": 5, "clip_norm": 10.0, "optimizer": "sgd", "lr": 1.0}
+    values["train"]["methods"]["example"] |= how | {"loss": "probe", "trainable": "probe"}
+    values["publish"]["not_private"], values["privacy"]["unsafe_noise_seed"] = [], None
+    project.write_params(values)
+    done = project.run("dvc", "repro", "publish")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    results = project.folder / "results/classification/mine/heads/example/eps-8/seed-0/metrics.json"
+    assert json.loads(results.read_text())["accuracy"] > 0.8
+    np.save(tmp_path / "one.npy", means[1])
+    name = "dp-clip.classification.mine.heads.example"
+    asked = {"image": [str(tmp_path / "one.npy"), base64.b64encode(written(means[2])).decode()]}
+    where = [f"sqlite:///{project.folder / 'mlflow.db'}", f"models:/{name}@eps-8"]
+    said = Project(tmp_path).run(sys.executable, "-c", SCRIPT, *where, json.dumps(asked))
+    assert said.returncode == 0, said.stderr[-2000:]
+    assert [row["label"] for row in json.loads(said.stdout.splitlines()[-1])] == ["class 1", "class 2"]

@@ -28,10 +28,16 @@ FAMILIES = _names_in("models/families")
 # What can be trained (stages/models/parts.py): the whole of a model or a part of it, or some of its pieces, joined by +
 PIECES = ("image-tower", "question-encoder", "decoder", "cross-attention")
 PIECES_WITH_ADAPTERS = ("image-lora", "question-encoder-lora", "decoder-lora", "cross-attention-lora")
-PARTS = ("all", "no-token-table", "projections", "image-projection", "lora", *PIECES, *PIECES_WITH_ADAPTERS)
+FOR_VECTORS = ("adapter", "probe")  # beside the projections of a model for vectors (stages/models/vectors.py)
+WHOLE = ("all", "no-token-table", "projections", "image-projection", "lora")
+PARTS = (*WHOLE, *FOR_VECTORS, *PIECES, *PIECES_WITH_ADAPTERS)
 PIECES_OF_A_WRITER = ("decoder", "cross-attention", "decoder-lora", "cross-attention-lora")  # no part in comparing
-IMAGE_PARTS = ("image-tower", "image-projection", "image-lora")  # they leave the texts as they are
-ON_FROZEN_TOWERS = ("projections", "image-projection")  # all that these need of a record can be computed once
+IMAGE_PARTS = ("image-tower", "image-projection", "image-lora", "adapter")  # they leave the texts as they are
+ON_FROZEN_TOWERS = (
+    "projections",
+    "image-projection",
+    *FOR_VECTORS,
+)  # what they need of a record is computed once
 
 
 def with_adapters(trainable: str) -> bool:

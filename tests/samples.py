@@ -29,6 +29,7 @@ def write_samples(root: Path) -> None:
     _svhn(root / "svhn", rng)
     _vqa_abstract(root / "vqa-abstract", rng)
     _daquar(root / "daquar", rng)
+    _clip_features(root / "clip-features", rng)
 
 
 def _picture(path: Path, rng: np.random.Generator, size: tuple[int, int], mode: str = "RGB") -> None:
@@ -94,3 +95,23 @@ def _daquar(root: Path, rng: np.random.Generator) -> None:
                 for k in range(each):
                     answer = "pillow, rug" if k == 2 else WORDS[(i + k) % 10]
                     rows.writerow([f"what is on the {WORDS[k]} table", answer, f"image{i}"])
+
+
+def _clip_features(root: Path, rng: np.random.Generator) -> None:
+    """Unit vectors with a large common part, as CLIP's are, near those of their class, or of their text."""
+    root.mkdir(parents=True)
+    common = rng.normal(size=512)
+
+    def near(means: np.ndarray, spread: float) -> np.ndarray:
+        rows = common + means + spread * rng.normal(size=means.shape)
+        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+
+    for name, classes, sizes in (("pets23", 23, (2000, 1112)), ("caltech100", 100, (4500, 1214))):
+        means, arrays = rng.normal(size=(classes, 512)), {}
+        for split, count in zip(("train", "test"), sizes, strict=True):
+            label = rng.integers(classes, size=count)
+            arrays |= {f"{split}_image": near(means[label], 6.0), f"{split}_label": label}
+        texts = {"class_text": near(means, 1.0)} if name == "pets23" else {}
+        np.savez(root / f"{name}.npz", **arrays, **texts)
+    means = rng.normal(size=(500, 512))
+    np.savez(root / "pairs500.npz", image=near(means, 2.0), text=near(means, 2.0))

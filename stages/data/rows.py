@@ -1,6 +1,7 @@
 """What a source hands over: rows, class names, and the public facts of a dataset.
 
-A row is (image, texts, label, unit, questions). `image` holds the encoded bytes (PNG or JPEG), `texts` every text that
+A row is (image, texts, label, unit, questions). `image` holds the encoded bytes (PNG or JPEG;
+of a vector those of its .npy file), `texts` every text that
 belongs to the image (of a question, with each of its answers), `unit` the id of the privacy unit: rows with one unit
 are ONE record (stages/privacy/README.md) and stand next to each other.
 """
@@ -15,6 +16,7 @@ import numpy as np
 from PIL import Image
 from pydantic import BaseModel, ConfigDict
 
+from stages.data import vectors
 from stages.data.pixels import rgb
 
 SPLITS = ("train", "test")
@@ -47,7 +49,7 @@ class Row:
         return cls(image, tuple(text for q in questions for text in q.texts), None, unit, questions)
 
     def pixels(self) -> Image.Image:
-        return rgb(self.image)
+        return vectors.drawn(self.image) if vectors.is_vector(self.image) else rgb(self.image)
 
 
 def in_space(id_space: str | None, unit: str) -> str:
@@ -61,8 +63,11 @@ class Labels(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     classes: tuple[str, ...]
     templates: tuple[str, ...]
+    texts: tuple[str, ...] | None = None  # by class, in place of what the templates say of it
 
     def captions(self, label: int) -> tuple[str, ...]:
+        if self.texts is not None:
+            return (self.texts[label],)
         return tuple(template.replace("{}", self.classes[label]) for template in self.templates)
 
 

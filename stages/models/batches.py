@@ -33,7 +33,7 @@ def decoded(data: PreparedSplit, encoder: WholeEncoder) -> Images:
     """Preprocessing has no randomness: an image is decoded once."""
 
     def read(index: int) -> torch.Tensor:
-        return encoder.preprocess(data.row(index).pixels())
+        return encoder.read(data.row(index).image)
 
     one = read(0)
     kept = functools.lru_cache(maxsize=CACHE_BYTES // (one.nelement() * one.element_size()))(read)

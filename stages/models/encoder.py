@@ -1,13 +1,17 @@
-"""A model with what belongs to it. Most put images and texts in one space; some write (writing.py)."""
+"""A model with what belongs to it. Most put images and texts in one space; some write (writing.py), and some take what
+such a model made elsewhere (vectors.py).
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
 from torch.func import functional_call
 
+from stages.data.pixels import rgb
 from stages.errors import UserError
 from stages.models.kinds import Layout
 
@@ -33,6 +37,14 @@ class WholeEncoder(Encoder):
     config: dict  # the content of the config file
     files: Mapping[str, bytes]  # of the tokenizer and the like, by name; they are saved with the model
     layout: Layout
+
+    def read(self, image: bytes | Path) -> torch.Tensor:
+        """What the model takes for an image of the data, or a file; Unusable if there is none in it."""
+        return self.preprocess(rgb(image))
+
+    def example(self) -> tuple[torch.Tensor, tuple[str, str]]:
+        """An image as `read` gives it, and two texts, to measure time with."""
+        return self.preprocess(Image.new("RGB", (8, 8))), ("a photo of a cat.", "a photo of a dog.")
 
 
 def require_comparing(encoder: Encoder, who: str) -> None:

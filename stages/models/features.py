@@ -86,8 +86,9 @@ def write(
             rows = PreparedSplit(data, split)
 
             def pixels(batch: Iterable[int], rows=rows) -> torch.Tensor:
-                images = torch.stack([clip.preprocess(rows.row(i).pixels()) for i in batch])
-                return model.encode_image(images.to(device, memory_format=torch.channels_last))
+                images = torch.stack([clip.read(rows.row(i).image) for i in batch])
+                layout = torch.channels_last if images.ndim == 4 else torch.preserve_format
+                return model.encode_image(images.to(device, memory_format=layout))
 
             _write_rows(folder / f"{split}.npy", range(rows.rows), pixels, batch_size, f"encode {split}")
             for i in range(rows.rows):

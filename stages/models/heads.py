@@ -21,6 +21,12 @@ from stages.privacy.factored import Factor
 IMAGE = ("visual.proj", "visual.head.proj.weight", "visual.trunk.head.fc.weight")  # the last: MobileCLIP's
 TEXT: tuple[str, ...] = ("text_projection", "text.text_projection")
 TEXT = (*TEXT, *(f"{name}.weight" for name in TEXT), "text.proj.weight")
+# What a model may have beside them (vectors.py): matrices on further inputs, which follow those of the projection.
+ADAPTER, PROBE, CENTRE = "visual.adapter", "class_probe", "class_centre"
+MORE = (ADAPTER, PROBE, CENTRE)
+# What the probe adds to the logits is this times its product, and the centre is its tensor divided by this: then one
+# learning rate suits both, and by plain steps (optimizer: sgd) a rate of 1 brings the centre half way to the mean.
+SHARPNESS = 10.0
 
 
 def projections(names: Iterable[str]) -> tuple[str, ...]:
@@ -35,12 +41,18 @@ def needed(names: Iterable[str]) -> tuple[str, ...]:
     """All that `Heads` takes of a model's tensors: the projections first."""
     names = set(names)
     found = both(names)
-    fixed = (*(_bias(name) for name in found), "logit_scale", "logit_bias")
-    return (*found, *(name for name in fixed if name in names))
+    more = (*MORE, *(_bias(name) for name in found), "logit_scale", "logit_bias")
+    return (*found, *(name for name in more if name in names))
 
 
 def _bias(projection: str) -> str:
     return f"{projection.removesuffix('.weight')}.bias"
+
+
+def on_trunks(names: Iterable[str]) -> tuple[str, ...]:
+    """Of a model's tensors, all that can be trained on outputs of its trunks."""
+    names = set(names)
+    return (*projections(names), *(name for name in MORE if name in names))
 
 
 @contextmanager
@@ -66,11 +78,17 @@ class Heads(torch.nn.Module):
 
     image_probe: torch.Tensor
     text_probe: torch.Tensor
+    class_shift: torch.Tensor
+    centre_shift: torch.Tensor
+    class_probe: torch.Tensor
+    class_centre: torch.Tensor
+    visual: Any
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter]):
         """`parameters` are those of the CLIP, by name; others than those `needed` may be missing."""
         super().__init__()
         self._names = both(parameters)
+        self.more = tuple(name for name in MORE if name in parameters)
         for name in needed(parameters):
             *path, leaf = name.split(".")
             owner = self
@@ -80,23 +98,45 @@ class Heads(torch.nn.Module):
                 owner = getattr(owner, part)
             owner.register_parameter(leaf, parameters[name])
         self._biases = {_bias(name) for name in self._names} & parameters.keys()
-        for probe in ("image_probe", "text_probe"):
+        self.width = parameters[self._names[0]].shape[1 if self._names[0].endswith(".weight") else 0]
+        for probe in ("image_probe", "text_probe", "class_shift", "centre_shift"):
             self.register_buffer(probe, torch.zeros(()), persistent=False)
 
     @property
     def factors(self) -> dict[str, Factor]:
         """How the gradient of each projection is put together from inputs and output gradients."""
         image, text = self._names
+        more = {
+            ADAPTER: Factor("images", "image_probe", False, (self.width, None)),
+            PROBE: Factor("centred", "class_shift", False),
+            CENTRE: Factor("ones", "centre_shift", False),
+        }
         return {
-            image: Factor("images", "image_probe", image.endswith(".weight")),
+            image: Factor("images", "image_probe", image.endswith(".weight"), (0, self.width)),
             text: Factor("tokens", "text_probe", text.endswith(".weight")),
+            **{name: more[name] for name in self.more},
         }
 
     def encode_image(self, images: torch.Tensor, normalize: bool = False) -> torch.Tensor:
-        return self._project(images, self._names[0], self.image_probe, normalize)
+        images, further = images[..., : self.width], images[..., self.width :]
+        probe = self.image_probe
+        if ADAPTER in self.more:
+            probe = probe + further @ attrgetter(ADAPTER)(self)
+        return self._project(images, self._names[0], probe, normalize)
 
     def encode_text(self, tokens: torch.Tensor, normalize: bool = False) -> torch.Tensor:
         return self._project(tokens, self._names[1], self.text_probe, normalize)
+
+    def centred(self, images: torch.Tensor) -> torch.Tensor:
+        """What the probe looks at: the further inputs, seen from the centre that was learned, each of length 1."""
+        return F.normalize(images[..., self.width :] - self.class_centre[0] / SHARPNESS, dim=-1)
+
+    def probed(self, images: torch.Tensor, classes: int) -> torch.Tensor | None:
+        """(b, classes): what the probe adds to the logits of images; None for a model that has none."""
+        if PROBE not in self.more:
+            return None
+        require_classes(self.class_probe, classes)
+        return SHARPNESS * (self.centred(images) @ self.class_probe)
 
     def forward(self, images, tokens):
         text = None if tokens is None else self.encode_text(tokens, normalize=True)
@@ -114,6 +154,14 @@ def factors_of(model: torch.nn.Module, trained: Mapping[str, torch.nn.Parameter]
     """Where all that is trained are projections on frozen towers: see privacy/factored.py."""
     known: Mapping[str, Factor] = getattr(model, "factors", {})
     return {name: known[name] for name in trained} if known.keys() >= trained.keys() else None
+
+
+def require_classes(probe: torch.Tensor, classes: int) -> None:
+    if probe.shape[1] != classes:
+        raise UserError(
+            f"the probe of this model is for {probe.shape[1]} classes, and the data have {classes}; write "
+            f"`classes: {classes}` in the model's entry of params.yaml"
+        )
 
 
 def both(names: Iterable[str]) -> tuple[str, str]:

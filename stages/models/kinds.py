@@ -14,6 +14,7 @@ class Layout:
 
 OPEN_CLIP = Layout("open_clip_config.json", "open_clip_model.safetensors")
 TRANSFORMERS = Layout("config.json", "model.safetensors")
+VECTORS = Layout("vectors.json", "model.safetensors")
 INSTALLED = Path(__file__).parents[2]  # the folder of `stages`
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 import torch
 
 from stages.errors import UserError
-from stages.keys import with_adapters
+from stages.keys import FOR_VECTORS, with_adapters
 from stages.models import families
-from stages.models.heads import projections
+from stages.models.heads import ADAPTER, CENTRE, PROBE, projections
 
 LOGIT_BIAS = "logit_bias"  # of a SigLIP; of all losses that compare, the pairwise one alone reads it
 
@@ -73,6 +73,10 @@ def trainable_parameters(
                 return name in heads
             case "image-projection":
                 return name in heads and of_image(name)
+            case "adapter":
+                return name == ADAPTER
+            case "probe":
+                return name in (PROBE, CENTRE)
             case _ if with_adapters(part):
                 return ".lora_" in name
             case _:
@@ -81,6 +85,8 @@ def trainable_parameters(
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(reached(name) and is_trained(name))
     chosen = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not chosen and part in FOR_VECTORS:
+        raise UserError(f"trainable: {part!r} is in models for vectors alone (stages/data/README.md), and this is none")
     if not chosen:
         raise UserError(f"trainable: {part!r} matches no parameter of this model; choose all or image-tower")
     return chosen

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from stages.errors import UserError
 from stages.models import families
 from stages.models.encoder import WholeEncoder
-from stages.models.heads import needed, projections
+from stages.models.heads import needed, on_trunks
 from stages.models.kinds import config_folder
 
 CHANGES = "changes.safetensors"
@@ -44,7 +44,7 @@ def heads(folder: Path, changes: Path | None = None) -> dict[str, torch.nn.Param
     """
     trained = {} if changes is None else _changes(changes)
     with safe_open(_weights(folder), framework="pt") as tensors:
-        if not trained.keys() <= set(projections(tensors.keys())):
+        if not trained.keys() <= set(on_trunks(tensors.keys())):
             return None
         found = {name: tensors.get_tensor(name) for name in needed(tensors.keys())} | trained
     return {name: torch.nn.Parameter(tensor) for name, tensor in found.items()}

@@ -21,20 +21,16 @@ class Pretrain(Section):
     seed: Seed
 
 
-class Align(Section):
-    """Pretrained towers that come in Python packages, and projections fitted to public data."""
-
-    architecture: str  # a folder with open_clip_config.json that names the packages
-    data: Name
-    ridge: PositiveFloat
-
-
 def _family(value: Any) -> str:
     entry = value if isinstance(value, dict) else {"architecture": getattr(value, "architecture", None)}
     return families.of(entry).name
 
 
-_entries = {name: family.weights for name, family in families.known().items() if family.weights is not None}
-_types: list[Any] = [Annotated[entry, Tag(name)] for name, entry in _entries.items()]
-# An entry of `weights`: that of the family that its architecture is of.
-Entry: Any = Annotated[functools.reduce(operator.or_, _types), Discriminator(_family)]
+def _entry(section: str) -> Any:
+    """The type of an entry of `align` or `weights`: that of the family that its architecture is of."""
+    declared = {name: getattr(family, section) for name, family in families.known().items()}
+    types: list[Any] = [Annotated[entry, Tag(name)] for name, entry in declared.items() if entry is not None]
+    return Annotated[functools.reduce(operator.or_, types), Discriminator(_family)]
+
+
+AlignEntry, WeightsEntry = _entry("align"), _entry("weights")

@@ -47,7 +47,7 @@ def read_yaml(path: Path) -> dict:
 
 def _message(error: ErrorDetails) -> str:
     parts = [p for p in error["loc"] if p != "[key]"]
-    if parts[0] == "weights" or (parts[0] in DATA and is_chosen(str(parts[0]))):
+    if parts[0] in ("align", "weights") or (parts[0] in DATA and is_chosen(str(parts[0]))):
         del parts[2:3]  # the name of the family or the source, which chose the schema and is no key in the file
     location = re.sub(r"\.(\d+)\b", r"[\1]", ".".join(map(str, parts)))
     match error["type"]:

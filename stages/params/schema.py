@@ -10,8 +10,8 @@ from pydantic import AfterValidator, Field, ValidationError, create_model, model
 from stages.errors import UserError
 from stages.keys import LOSSES, SAMPLERS, TASKS, Cell, canonical_epsilon, canonical_part
 from stages.losses import named as loss_named
-from stages.models.families import Published
-from stages.params.models import Align, Entry, Pretrain
+from stages.models.families import Aligned, Published
+from stages.params.models import AlignEntry, Pretrain, WeightsEntry
 from stages.privacy.mechanism import Mechanism
 from stages.privacy.methods import METHODS
 from stages.sections import Axis, Fraction, Name, Number, PositiveFloat, PositiveInt, Section, Seed
@@ -92,6 +92,7 @@ class Method(Section):
     lr: PositiveFloat
     schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the learning rate; the last two end at zero
     average: Fraction | None = None  # of the steps, the last ones, whose weights are averaged
+    optimizer: Literal["adamw", "sgd"] = "adamw"  # sgd: plain steps, whose lr is that of a record's mean gradient
     loss: Literal[LOSSES]  # type: ignore[valid-type]
     trainable: Annotated[str, AfterValidator(_part)]
     lora_rank: PositiveInt = 8  # where adapters are trained
@@ -212,8 +213,8 @@ class Params(Section):
     coco: dict[Name, entry_type("coco")]  # type: ignore[valid-type]
     vqa: dict[Name, entry_type("vqa")]  # type: ignore[valid-type]
     pretrain: dict[Name, Pretrain]
-    align: dict[Name, Align]
-    weights: dict[Name, Entry]
+    align: dict[Name, AlignEntry]
+    weights: dict[Name, WeightsEntry]
     privacy: Privacy
     train: Train
     evaluate: Evaluate
@@ -226,7 +227,7 @@ class Params(Section):
         return {**self.prepare, **self.folders, **self.coco, **self.vqa}
 
     @property
-    def models(self) -> dict[str, Pretrain | Align | Published]:
+    def models(self) -> dict[str, Pretrain | Aligned | Published]:
         return {**self.pretrain, **self.align, **self.weights}
 
     def cells(self) -> Iterator[Cell]:

@@ -4,17 +4,15 @@ import dataclasses
 import functools
 import json
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 
 from stages import params
 from stages.data.rows import Labels
 from stages.keys import ON_FROZEN_TOWERS, initial_model_dir
 from stages.losses import About, named, objective_of
-from stages.models import families, saved, towers
+from stages.models import families, saved
 from stages.models.batches import Batch
 from stages.models.encoder import WholeEncoder, device_of
 from stages.models.heads import Heads, trunks
@@ -30,7 +28,7 @@ LABELS = Labels(classes=("cat", "dog"), templates=("a photo of a {}.",))
 
 def seconds_a_step(
     name: str,
-    config: params.Pretrain | params.Align | params.Published,
+    config: params.Pretrain | params.Aligned | params.Published,
     method_name: str,
     train: params.Train,
     compute: params.Compute,
@@ -64,9 +62,7 @@ def _model(name: str, config) -> WholeEncoder:
     """The model as it was made; before that, one of its architecture: weights make no difference to the time."""
     if saved.exists(initial_model_dir(name)):
         return saved.load(initial_model_dir(name))
-    if isinstance(config, params.Align):
-        return towers.create(Path(config.architecture))
-    if isinstance(config, params.Published):
+    if isinstance(config, params.Aligned | params.Published):
         return families.of(config.model_dump()).sketch(config, LABELS.captions(0))
     return saved.create(config.architecture, LABELS.captions(0))
 
@@ -76,18 +72,19 @@ def _step(
 ):
     method, device = train.methods[method_name], device_of(compute.device)
     model = encoder.model.to(device).eval()
-    shape, tokenize = encoder.preprocess(Image.new("RGB", (8, 8))).shape, encoder.tokenize
+    example, said = encoder.example()
+    shape, tokenize, labels = example.shape, encoder.tokenize, LABELS.model_copy(update={"texts": said})
     if method.trainable in ON_FROZEN_TOWERS:
         with torch.no_grad(), trunks(model):
             image = model.encode_image(torch.zeros(1, *shape, device=device))
-            text = model.encode_text(encoder.tokenize(["a photo of a cat."]).to(device))
+            text = model.encode_text(encoder.tokenize([said[0]]).to(device))
         model, shape, tokenize = (
             Heads(dict(model.named_parameters())).to(device),
             image.shape[1:],
             lambda texts: text.cpu().repeat(len(texts), 1),
         )
     special = speed_up(model, compute)
-    about = About(LABELS, has_questions, method.model_dump(exclude_none=True))
+    about = About(labels, has_questions, method.model_dump(exclude_none=True))
     reached = functools.partial(named(method.loss).reaches, about=about)
     parameters = trainable_parameters(model, method.trainable, method.lora_rank, reached=reached)
     headed = dataclasses.replace(encoder, model=model, tokenize=tokenize)
@@ -96,7 +93,7 @@ def _step(
     mechanism, key = mechanism_of(method_name, method, sigma=1.0), Key.from_os()
 
     def step(count: int) -> None:
-        texts, labels = [LABELS.captions(i % 2)[0] for i in range(count)], [i % 2 for i in range(count)]
+        texts, labels = [said[i % 2] for i in range(count)], [i % 2 for i in range(count)]
         asked = [[("what is it?", "a cat")]] * count if has_questions else None
         records = objective.records(Batch(torch.rand(count, *shape), texts, labels, asked))
         units = mechanism.assign(np.arange(count), count, key.stream("unit", 0))

@@ -4,7 +4,7 @@ A model of the section `pretrain` learns from public data, one of `align` has pr
 fitted to public data, one of `weights` is taken as it was released.
 """
 
-from pathlib import Path
+from importlib import import_module
 
 from stages import commands, params
 from stages.atomic import new_folder
@@ -12,7 +12,6 @@ from stages.errors import UserError, run
 from stages.keys import data_dir, initial_model_dir
 from stages.models import families, saved
 from stages.models.encoder import device_of
-from stages.pretrain.alignment import aligned
 from stages.pretrain.learning import pretrained
 
 
@@ -24,9 +23,10 @@ def main() -> None:
     match p.models.get(name):
         case params.Pretrain() as config:
             encoder = pretrained(config, p.compute.device)
-        case params.Align() as config:
-            data, device = data_dir(config.data), device_of(p.compute.device)
-            encoder = aligned(Path(config.architecture), data, config.ridge, p.compute.records_at_once, device)
+        case params.Aligned() as config:
+            fitting = import_module(f"stages.pretrain.{families.of(config.model_dump()).aligning}")
+            at_once, device = p.compute.records_at_once, device_of(p.compute.device)
+            encoder = fitting.aligned(config, data_dir(config.data), at_once, device)
         case params.Published() as config:
             encoder = families.of(config.model_dump()).published(config)
         case _:

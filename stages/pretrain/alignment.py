@@ -21,6 +21,7 @@ from stages.data.prepared import PreparedSplit
 from stages.errors import UserError
 from stages.models import features, towers
 from stages.models.encoder import WholeEncoder
+from stages.models.families.open_clip import Towers
 from stages.models.heads import projections
 
 TEMPLATE = "a photo of a {}."  # for ImageNet's names
@@ -29,7 +30,8 @@ CLASSIFIER_RIDGE = 0.1
 
 
 @torch.no_grad()
-def aligned(architecture: Path, data: Path, ridge: float, at_once: int, device: torch.device) -> WholeEncoder:
+def aligned(entry: Towers, data: Path, at_once: int, device: torch.device) -> WholeEncoder:
+    architecture, ridge = Path(entry.architecture), entry.ridge
     labels = Manifest.read(data).labels
     if labels is None:
         raise UserError(f"{data} has no class labels; projections are aligned on labelled public data")

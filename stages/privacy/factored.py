@@ -52,6 +52,7 @@ class Factor:
     inputs: str  # the records' key of X: (b, inputs)
     probe: str  # a parameter of the objective's model that is added to X W, and is zero: its derivative is D
     transposed: bool  # whether the parameter is kept as (outputs, inputs)
+    columns: tuple[int, int | None] = (0, None)  # of them, from and to: those that the matrix is applied to
 
 
 Matrices = dict[str, torch.Tensor]  # (units, size, width) in float64, by the name of the parameter
@@ -133,7 +134,8 @@ def _factors_of(
         return objective.loss(values, objective.features({**values, **probes}, unit, merge=False), there)
 
     derivatives, losses = vmap(grad_and_value(loss_of))(probes, chunk, present)
-    found = [{n: chunk[f.inputs] for n, f in factors.items()}, {n: derivatives[f.probe] for n, f in factors.items()}]
+    inputs = {n: chunk[f.inputs][..., slice(*f.columns)] for n, f in factors.items()}
+    found = [inputs, {n: derivatives[f.probe] for n, f in factors.items()}]
     for tensor in (*found[0].values(), *found[1].values()):
         if tensor.dtype not in RANGE:
             raise ValueError(f"the bound on rounding errors is proven for {RANGE}; got {tensor.dtype}")

@@ -1,7 +1,7 @@
 """Where data come from: each source is a file here (source.py says what it declares), found by its name.
 
 >>> list(of("prepare"))[:3], list(of("folders"))
-(['mnist', 'fashion-mnist', 'cifar10'], ['folder'])
+(['mnist', 'fashion-mnist', 'cifar10'], ['features', 'folder'])
 >>> read_leniently("prepare", {"source": "mnist5k", "publik": True}).origin
 'mnist'
 """

@@ -29,7 +29,7 @@ class Classification(Task):
         from tqdm import tqdm
 
         from stages.models.encoder import require_comparing
-        from stages.models.prompts import class_features
+        from stages.models.prompts import class_features, class_scores
 
         if test.labels is None:
             raise UserError(f"this dataset has no class labels; {self.name} needs a `label` column")
@@ -40,8 +40,8 @@ class Classification(Task):
         for start in tqdm(rows[:: settings.batch_size], desc="evaluate", unit=" batches", disable=None):
             some = rows[start : start + settings.batch_size]  # the last batch may be short
             with torch.no_grad():
-                features = encoder.model.encode_image(test.images(some).to(device), normalize=True)
-                predicted += (features @ classes.T).argmax(dim=1).tolist()
+                scores = class_scores(encoder.model, test.images(some).to(device), classes)
+                predicted += scores.argmax(dim=1).tolist()
             true += [test.data.texts_and_label(row)[1] for row in some]
         known = range(len(test.labels.classes))
         return Confusion(test.labels.classes, confusion_matrix(true, predicted, labels=known))
@@ -57,15 +57,15 @@ class Classification(Task):
         import torch
 
         from stages.data.rows import Labels
-        from stages.models.prompts import class_features
+        from stages.models.prompts import class_features, class_scores
         from stages.tasks.base.pictures import pictures
 
         labels = Labels.model_validate(facts["labels"])
         classes = class_features(encoder, labels, torch.device("cpu"))
 
         def answer(table: "pd.DataFrame") -> "pd.DataFrame":
-            features = encoder.model.encode_image(pictures(encoder, table["image"]), normalize=True)
-            score, label = (features @ classes.T).max(dim=1)
+            scores = class_scores(encoder.model, pictures(encoder, table["image"]), classes)
+            score, label = scores.max(dim=1)
             return pd.DataFrame({"label": [labels.classes[i] for i in label], "similarity": score.tolist()})
 
         return answer

@@ -60,6 +60,7 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
     initial = saved.sha256(initial_model_dir(cell.model))
     without = set() if with_adapters(method.trainable) else {"lora_rank"}
     without |= {"schedule"} if method.schedule == "constant" else set()
+    without |= {"optimizer"} if method.optimizer == "adamw" else set()
     used = t.model_dump(exclude={"methods", "overrides"}) | method.model_dump(exclude_none=True, exclude=without)
     keeps_figures = p.privacy.unsafe_diagnostics and cell.is_private
     refuse_what_processes_cannot(ranks, method, keeps_figures)
@@ -123,7 +124,8 @@ def learner_of(cell: Cell, p: params.Params, encoder: Encoder, about: About, ran
         shard(model, parameters, device, ranks.world)
         parameters = {name: q for name, q in model.named_parameters() if name in parameters}
     objective = objective_of(method.loss, encoder, parameters, about, t.precision == "bf16", special)
-    return Learner(model, parameters, adamw(parameters, method.lr, t), objective, course)
+    optimizer = adamw(parameters, method.lr, t) if method.optimizer == "adamw" else sgd(parameters, cell, method)
+    return Learner(model, parameters, optimizer, objective, course)
 
 
 def chosen_parameters(
@@ -172,6 +174,15 @@ def adamw(parameters: dict[str, torch.nn.Parameter], lr: float, t: params.Train)
     groups = [[q for q in parameters.values() if is_split(q) is split] for split in (False, True)]
     settings: dict[str, Any] = {"lr": lr, "betas": t.betas, "eps": t.eps, "weight_decay": t.weight_decay}
     return torch.optim.AdamW([{"params": group} for group in groups if group], **settings)
+
+
+def sgd(parameters: dict[str, torch.nn.Parameter], cell: Cell, method: params.Method) -> torch.optim.SGD:
+    """Plain steps. A private gradient is a sum over units: it is divided by how many the plan expects, a public number.
+
+    So one learning rate means the same with and without privacy, and for batches of any size; AdamW knows no scale.
+    """
+    expected = mechanism_of(cell.method, method, 0.0).expected_units(method.batch_size) if cell.is_private else {}
+    return torch.optim.SGD(parameters.values(), lr=method.lr / (sum((expected or {}).values()) or 1.0))
 
 
 def refuse_what_processes_cannot(ranks: Ranks, method: params.Method, keeps_figures: bool) -> None:

@@ -29,17 +29,19 @@ def restore(
 ) -> None:
     """Continue from a snapshot of which the first process has the tensors; the others are given them.
 
-    The fields are those of AdamW: a step count, and two tensors like the parameter; and if the weights are `averaged`
-    already, their mean (course.py).
+    The fields are those of AdamW: a step count, and two tensors like the parameter (plain steps have none); and if the
+    weights are `averaged` already, their mean (course.py).
     """
 
     def given(name: str, like: torch.Tensor, device: torch.device) -> torch.Tensor:
         full = torch.empty(like.shape, dtype=like.dtype) if tensors is None else tensors[name]
         return ranks.from_first(full.to(device))
 
-    fields = ["exp_avg", "exp_avg_sq", *([MEAN] if averaged else [])]
+    counts = isinstance(optimizer, torch.optim.AdamW)
+    fields = [*(["exp_avg", "exp_avg_sq"] if counts else []), *([MEAN] if averaged else [])]
     for name, p in parameters.items():
         p.copy_(split_like(p, given(f"weights.{name}", p, p.device)))
         state = {f: split_like(p, given(f"optimizer.{name}.{f}", p, p.device)) for f in fields}
-        count = given(f"optimizer.{name}.step", torch.zeros(()), p.device).cpu()  # AdamW keeps it in memory
-        optimizer.state[p] = {"step": count, **state}
+        if counts:  # AdamW keeps it in memory
+            state["step"] = given(f"optimizer.{name}.step", torch.zeros(()), p.device).cpu()
+        optimizer.state[p] = state

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from stages.keys import FAMILIES
-from stages.models.families.base.family import ABILITIES, Family, Names, Published
+from stages.models.families.base.family import ABILITIES, Aligned, Family, Names, Published
 
-__all__ = ["ABILITIES", "FAMILIES", "Family", "Names", "Published", "known", "of", "of_folder"]
+__all__ = ["ABILITIES", "FAMILIES", "Aligned", "Family", "Names", "Published", "known", "of", "of_folder"]
 
 DEFAULT = "open_clip"  # an architecture that no other family knows is one of its many names
 

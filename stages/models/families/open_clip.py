@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
 
-from stages.models.families.base.family import ABILITIES, Family, Names, Published
+from stages.models.families.base.family import ABILITIES, Aligned, Family, Names, Published
 from stages.models.kinds import OPEN_CLIP, config_folder
+from stages.sections import PositiveFloat
 
 if TYPE_CHECKING:
     from stages.models.encoder import WholeEncoder
@@ -35,11 +36,18 @@ class Weights(Published):
         return self
 
 
+class Towers(Aligned):
+    """Pretrained towers that come in Python packages, and projections fitted to public data."""
+
+    architecture: str  # a folder with open_clip_config.json that names the packages
+    ridge: PositiveFloat
+
+
 class OpenClip(Family):
     name = "open_clip"
     layout = OPEN_CLIP
     names = Names(image_tower=("visual.",), token_tables=("token_embedding", "word_embeddings"))
-    weights = Weights
+    weights, align, aligning = Weights, Towers, "alignment"
 
     def recognises(self, folder: Path) -> bool:
         return (folder / OPEN_CLIP.config).is_file()
@@ -67,6 +75,12 @@ class OpenClip(Family):
         if entry.pretrained is None:
             return clip.published_folder(config_folder(entry.architecture))
         return clip.pretrained(entry.architecture, entry.pretrained, Path(entry.file) if entry.file else None)
+
+    def sketch(self, entry: Weights | Towers, texts: Iterable[str]) -> "WholeEncoder":
+        from stages.models import towers
+
+        folder = config_folder(entry.architecture)
+        return towers.create(folder) if isinstance(entry, Towers) else self.create(folder, texts)
 
     def pretraining(self, encoder: "WholeEncoder") -> str:
         return "contrastive" if encoder.model.logit_bias is None else "sigmoid"

@@ -1,11 +1,11 @@
 """Images as a published model is given them: the path of a file, or the file's bytes in base64."""
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
-from PIL import Image
 
 from stages.data.pixels import UNREADABLE, Unusable, rgb
 from stages.models.encoder import WholeEncoder
@@ -20,14 +20,14 @@ def is_picture(path: Path) -> bool:
 
 def pictures(encoder: WholeEncoder, values: Iterable[str]) -> torch.Tensor:
     """(b, 3, height, width): what the model takes."""
-    return torch.stack([encoder.preprocess(picture(value)) for value in values])
+    return torch.stack([picture(value, encoder.read) for value in values])
 
 
-def picture(value: str) -> Image.Image:
-    """The same as training makes of such a file."""
+def picture(value: str, read: Callable[[bytes | Path], Any] = rgb) -> Any:
+    """What `read` makes of such a file: the same as training."""
     for source in (_decoded, Path):
         try:
-            return rgb(source(value))
+            return read(source(value))
         except Unusable as error:
             if error.kind != UNREADABLE:
                 raise

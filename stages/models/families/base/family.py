@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stages.models.kinds import OPEN_CLIP, TRANSFORMERS, Layout, config_folder
-from stages.sections import Section
+from stages.sections import Name, Section
 
 if TYPE_CHECKING:  # none of it is needed to read params.yaml, and it takes seconds
     from stages.models.encoder import WholeEncoder
@@ -35,6 +35,13 @@ class Names:
     token_tables: tuple[str, ...] = ()  # a whole name, or a part of one between dots
 
 
+class Aligned(Section):
+    """An entry of `align` in params.yaml: a model fitted to public data. A family adds what it needs to know."""
+
+    architecture: str
+    data: Name
+
+
 class Published(Section):
     """An entry of `weights` in params.yaml. A family adds what it needs to know."""
 
@@ -48,6 +55,8 @@ class Family(ABC):
     layout: ClassVar[Layout]
     names: ClassVar[Names]
     weights: ClassVar[type[Published] | None] = None  # its entries of `weights`; None: it has no published weights
+    align: ClassVar[type[Aligned] | None] = None  # its entries of `align`
+    aligning: ClassVar[str | None] = None  # the file in stages/pretrain that has `aligned` for them
 
     def recognises(self, folder: Path) -> bool:
         """Whether a folder, which may not exist, holds the config of such a model; nothing heavy is imported."""
@@ -81,7 +90,7 @@ class Family(ABC):
         raise NotImplementedError(f"{self.name} has no published weights")
 
     def sketch(self, entry: Any, texts: Iterable[str]) -> "WholeEncoder":
-        """A model of the same architecture as the published one, with random weights: it takes as much time."""
+        """A model like the one of an entry of `weights` or `align`, with random weights: it takes as much time."""
         return self.create(config_folder(entry.architecture), texts)
 
     @abstractmethod

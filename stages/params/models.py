@@ -1,4 +1,4 @@
-"""Where initial models come from: the sections pretrain, align and weights. None of them sees private data."""
+"""Where initial models come from: the sections pretrain, align, weights and banks. None of them sees private data."""
 
 from typing import Annotated, Any, Literal
 
@@ -32,6 +32,14 @@ class Weights(Section):
     architecture: str  # an open_clip name
     pretrained: str  # one of its tags, as openai
     file: str | None = None  # a local file with them; without one they are downloaded
+
+
+class Bank(Section):
+    """One of the other models, with a bank of public pairs beside it (stages/models/bank.py): the loss anchored."""
+
+    model: Name
+    data: Name
+    pairs: PositiveInt
 
 
 class BlipWeights(Section):

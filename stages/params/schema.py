@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, ValidationError, create_model, model
 from stages.errors import UserError
 from stages.keys import LOSSES, SAMPLERS, TASKS, Cell, canonical_epsilon, canonical_part
 from stages.losses import named as loss_named
-from stages.params.models import Align, BlipWeights, Pretrain, Published, Weights
+from stages.params.models import Align, Bank, BlipWeights, Pretrain, Published, Weights
 from stages.privacy.mechanism import Mechanism
 from stages.privacy.methods import METHODS
 from stages.sections import Axis, Fraction, Name, Number, PositiveFloat, PositiveInt, Section, Seed
@@ -213,6 +213,7 @@ class Params(Section):
     pretrain: dict[Name, Pretrain]
     align: dict[Name, Align]
     weights: dict[Name, Published]
+    banks: dict[Name, Bank]
     privacy: Privacy
     train: Train
     evaluate: Evaluate

@@ -164,9 +164,13 @@ def captioned(tmp_path) -> PreparedSplit:
 
 
 def test_a_record_moves_a_step_by_at_most_the_sensitivity(tiny, captioned):
-    """An image with all of its texts: with or without it, before the noise. One is huge, one is no image at all."""
+    """An image with all of its texts: with or without it, before the noise. One is huge, one is no image at all.
+
+    A pair of the bank has its texts, which is no matter of anyone else's.
+    """
     reader, key, everyone = BatchReader(captioned, decoded(captioned, tiny)), Key.from_seed(1), np.arange(8)
-    objective, parameters, _ = prepared(tiny, "no-token-table")
+    bank = a_bank(texts=[captioned.texts_and_label(0)[0], *([f"public {i}"] for i in range(4))])
+    objective, parameters, _ = prepared(tiny, "no-token-table", bank=bank)
     for mechanism, bound in ((ExampleClipping(C, 1.0), C), (GroupClipping(C, 1.0, groups=3), 2 * C)):
         for poison in (1.0, 1e6, np.nan):
             sums = []

@@ -8,7 +8,8 @@ import networkx
 
 from stages.errors import UserError
 
-ON_WORKERS = ("pretrain", "align", "encode", "train", "evaluate")  # may want a GPU, and need nothing but DVC's files
+# What may want a GPU, and needs nothing but DVC's files
+ON_WORKERS = ("pretrain", "align", "bank", "encode", "train", "evaluate")
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,10 @@ CHANGES = {
         lambda r: r["sweep"].update(dataset=["nope"]),
         "'nope' is in none of prepare, folders, coco and vqa",
     ),
-    "missing model": (lambda r: r["sweep"].update(model=["nope"]), "'nope' is in none of pretrain, align and weights"),
+    "missing model": (
+        lambda r: r["sweep"].update(model=["nope"]),
+        "'nope' is in none of pretrain, align, weights and banks",
+    ),
     "pretraining on a part of private data": (
         lambda r: (
             r["prepare"].update({name: {"source": "easy-vqa", "test": i} for i, name in ((1, "one"), (2, "two"))}),

@@ -72,8 +72,11 @@ def test_a_preset_has_the_data_and_models_of_its_sweep_and_no_others(name):
     values = compose(name)
     models = {m: v for section in ("pretrain", "align", "weights") for m, v in values[section].items()}
     data = {d for section in ("prepare", "folders", "coco", "vqa") for d in values[section]}
-    assert set(models) == set(values["sweep"]["model"])
-    assert data == set(values["sweep"]["dataset"]) | {m["data"] for m in models.values() if "data" in m}
+    banks = values["banks"]
+    assert set(models) == {banks[m]["model"] if m in banks else m for m in values["sweep"]["model"]}
+    assert set(banks) <= set(values["sweep"]["model"])
+    learned_from = {m["data"] for m in (*models.values(), *banks.values()) if "data" in m}
+    assert data == set(values["sweep"]["dataset"]) | learned_from
     assert set(values["train"]["overrides"]) <= data
 
 

@@ -25,7 +25,7 @@ COMMANDS = [
     (["params", "--nonsense"], "unrecognized arguments"),
     (["prepare"], "--dataset"),
     (["prepare", "--dataset", "nope"], "'nope' is in none of prepare, folders, coco and vqa"),
-    (["pretrain", "--model", "nope"], "'nope' is in none of pretrain, align and weights"),
+    (["pretrain", "--model", "nope"], "'nope' is in none of pretrain, align, weights and banks"),
     (["pretrain", "--model", "tiny-clip"], "python -m stages.prepare --dataset font-digits"),
     (["calibrate"], "--epsilon is missing"),
     (by_hand(batch_size="200"), "between 1 and n=100"),

@@ -13,12 +13,13 @@ def main() -> None:
     parser.add_argument(
         "--dataset", required=True, help="a name in `prepare`, `folders`, `coco` or `vqa` of params.yaml"
     )
-    parser.add_argument("--model", required=True, help="a name in `pretrain`, `align` or `weights` of params.yaml")
+    parser.add_argument("--model", required=True, help="a name in `pretrain`, `align`, `weights` or `banks`")
     args, p = parser.parse_args(), params.load()
-    if args.dataset not in p.datasets or args.model not in p.models:
+    models = (*p.models, *p.banks)
+    if args.dataset not in p.datasets or args.model not in models:
         raise UserError(
             f"no dataset {args.dataset!r} or no model {args.model!r} in params.yaml; datasets: "
-            f"{', '.join(p.datasets)}; models: {', '.join(p.models)}"
+            f"{', '.join(p.datasets)}; models: {', '.join(models)}"
         )
 
     wanted = any(p.train.on(args.dataset).methods[name].trainable in ON_FROZEN_TOWERS for name in p.sweep.method)

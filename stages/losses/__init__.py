@@ -8,7 +8,7 @@ The file has a class derived from base/loss.py and one object of it, LOSS. Impor
 imported where it is used.
 
 >>> {name: named(name).is_sum_over_records for name in LOSSES}
-{'contrastive': False, 'probe': True, 'prompts': True, 'sigmoid': False, 'writing': True}
+{'anchored': True, 'contrastive': False, 'probe': True, 'prompts': True, 'sigmoid': False, 'writing': True}
 """
 
 from functools import cache

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from stages.errors import UserError
 from stages.keys import IMAGE_PARTS
-from stages.losses.base.loss import About, Loss, Objective, Parameters, Tensors, Trained, mean
+from stages.losses.base.fixed import AgainstFixed
+from stages.losses.base.loss import About, Loss, Parameters, Tensors, Trained
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +47,7 @@ class Prompts(Loss):
         return AgainstClasses(encoder, trained, about.labels)
 
 
-class AgainstClasses(Objective):
+class AgainstClasses(AgainstFixed):
     def __init__(self, encoder: "Encoder", trained: Trained, labels: "Labels"):
         from stages.models.heads import factors_of
         from stages.models.prompts import class_features
@@ -68,11 +69,8 @@ class AgainstClasses(Objective):
         image, _ = encode(self._model, parameters, records["images"], None, self.bf16)
         return {"image": image, "labels": records["labels"]}
 
-    def loss(self, parameters: Parameters, features: Parameters, present: "torch.Tensor") -> "torch.Tensor":
-        import torch.nn.functional as F
-
-        each = F.cross_entropy(features["image"] @ self._classes.T, features["labels"], reduction="none")
-        return mean(each, present)
+    def choices(self, parameters: Parameters, features: Parameters) -> "list[tuple[torch.Tensor, torch.Tensor]]":
+        return [(features["image"] @ self._classes.T, features["labels"])]
 
 
 LOSS = Prompts()

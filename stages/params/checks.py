@@ -13,7 +13,7 @@ from stages.tasks.base.task import Chosen, Task
 
 DATA = ("prepare", "folders", "coco", "vqa")  # sections with datasets
 IN_DATA = "none of prepare, folders, coco and vqa"
-MODELS = ("pretrain", "align", "weights")
+MODELS = ("pretrain", "align", "weights", "banks")  # sections with models
 
 
 def across_sections(raw: dict) -> list[str]:
@@ -31,13 +31,14 @@ def across_sections(raw: dict) -> list[str]:
         if _is_public(datasets.get(d))
     ]
     problems += [
-        f"sweep.model: {m!r} is in none of pretrain, align and weights"
+        f"sweep.model: {m!r} is in none of pretrain, align, weights and banks"
         for m in _names(raw, "model")
         if not any(m in section for section in models.values())
     ]
     overrides = _mapping(_mapping(raw, "train"), "overrides")
     problems += [f"train.overrides: {name!r} is no dataset; {known}" for name in overrides if name not in datasets]
     problems += _privacy_problems(raw) + _secret_n_problems(raw, datasets, known) + _task_problems(raw, datasets)
+    problems += _bank_problems(raw, models)
     for section, name, model in ((s, name, model) for s, its in models.items() for name, model in its.items()):
         data = model.get("data") if isinstance(model, dict) else None
         if not isinstance(data, str):
@@ -48,7 +49,8 @@ def across_sections(raw: dict) -> list[str]:
         elif any(_overlap(origins.get(p), origins.get(data)) for p in private):
             problems.append(f"{where} is the data of the sweep, so it is private; name public data")
         elif not _is_public(datasets[data]):
-            problems.append(f"{where} is not marked `public: true`; pretraining gives it no privacy")
+            what = "a bank" if section == "banks" else "pretraining"
+            problems.append(f"{where} is not marked `public: true`; {what} gives it no privacy")
     return problems
 
 
@@ -72,7 +74,8 @@ def _privacy_problems(raw: dict) -> list[str]:
         if loss in LOSSES and not losses.named(loss).is_sum_over_records:
             problems.append(
                 f"train.methods.{name}.loss: {loss!r} is not a sum over records, so no record has a gradient of its "
-                "own to clip; write prompts (for classes) or writing (for captions and answers), or use method group"
+                "own to clip; write prompts (for classes), writing (for captions and answers) or anchored (for any "
+                "texts), or use method group"
             )
     for name, m in methods.items():
         others = {f: loss for loss in LOSSES for f in losses.named(loss).fields} if isinstance(m, dict) else {}
@@ -92,6 +95,28 @@ def _privacy_problems(raw: dict) -> list[str]:
             f"privacy.sampling: shuffled batches have no privacy accounting, and sweep.epsilon asks for {finite[0]}; "
             "write poisson or fixed-size, or keep only 0 and inf in sweep.epsilon"
         )
+    return problems
+
+
+def _bank_problems(raw: dict, models: dict[str, dict]) -> list[str]:
+    """A bank of no model, and losses that need one where the model has none."""
+    others = [name for section in MODELS if section != "banks" for name in models[section]]
+    problems = [
+        f"banks.{name}.model: {model!r} is in none of pretrain, align and weights; known: {', '.join(others)}"
+        for name in models["banks"]
+        if isinstance(model := _mapping(models["banks"], name).get("model"), str) and model not in others
+    ]
+    methods = _mapping(_mapping(raw, "train"), "methods")
+    for name in _names(raw, "method"):
+        loss = _mapping(methods, name).get("loss")
+        if loss in LOSSES and losses.named(loss).needs_bank:
+            problems += [
+                f"train.methods.{name}.loss: {loss} needs a bank of public pairs, and sweep.model has {model!r}, which "
+                f"has none; write `banks: {{{model}-and-bank: {{model: {model}, data: PUBLIC, pairs: 512}}}}` and "
+                f"sweep.model: [{model}-and-bank]"
+                for model in _names(raw, "model")
+                if model in others
+            ]
     return problems
 
 
@@ -132,10 +157,11 @@ def _too_large_batches(raw: dict, dataset: str, n: object) -> list[str]:
 def _task_problems(raw: dict, datasets: dict) -> list[str]:
     """What the tasks of the sweep cannot work with; what two of them say in the same words is said once."""
     named_models = {name: m for s in MODELS for name, m in _mapping(raw, s).items() if isinstance(m, dict)}
+    without_bank = [_mapping(named_models, name).get("model", name) for name in _names(raw, "model")]
     methods, sources = _mapping(_mapping(raw, "train"), "methods"), _sources(raw)
     chosen = Chosen(
         datasets=_names(raw, "dataset"),
-        models={name: named_models[name] for name in _names(raw, "model") if name in named_models},
+        models={name: named_models[name] for name in without_bank if name in named_models},
         methods={name: _mapping(methods, name) for name in _names(raw, "method")},
         has_questions={name: getattr(sources.get(name), "has_questions", False) for name in datasets},
     )
@@ -160,6 +186,12 @@ def source_problems(raw: dict) -> list[Problem]:
         except UserError as error:
             problems += error.within(where)
             continue
+        problems += [
+            f"banks.{bank}.pairs: {pairs} is over the {n} records of {name!r}; lower it"
+            for bank, its in _mapping(raw, "banks").items()
+            if isinstance(its, dict) and its.get("data") == name
+            if isinstance(pairs := its.get("pairs"), int) and pairs > n
+        ]
         if name in _names(raw, "dataset"):
             problems += [] if name in secret else _too_large_batches(raw, name, n)
             problems += [

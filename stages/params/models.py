@@ -1,4 +1,4 @@
-"""Where initial models come from: the sections pretrain, align and weights. None of them sees private data."""
+"""Where initial models come from: the sections pretrain, align, weights and banks. None of them sees private data."""
 
 import functools
 import operator
@@ -31,6 +31,14 @@ def _entry(section: str) -> Any:
     declared = {name: getattr(family, section) for name, family in families.known().items()}
     types: list[Any] = [Annotated[entry, Tag(name)] for name, entry in declared.items() if entry is not None]
     return Annotated[functools.reduce(operator.or_, types), Discriminator(_family)]
+
+
+class Bank(Section):
+    """One of the other models, with a bank of public pairs beside it (stages/models/bank.py): the loss anchored."""
+
+    model: Name
+    data: Name
+    pairs: PositiveInt
 
 
 AlignEntry, WeightsEntry = _entry("align"), _entry("weights")

@@ -11,7 +11,7 @@ from stages.errors import UserError
 from stages.keys import LOSSES, SAMPLERS, TASKS, Cell, canonical_epsilon, canonical_part
 from stages.losses import named as loss_named
 from stages.models.families import Aligned, Published
-from stages.params.models import AlignEntry, Pretrain, WeightsEntry
+from stages.params.models import AlignEntry, Bank, Pretrain, WeightsEntry
 from stages.privacy.mechanism import Mechanism
 from stages.privacy.methods import METHODS
 from stages.sections import Axis, Fraction, Name, Number, PositiveFloat, PositiveInt, Section, Seed
@@ -215,6 +215,7 @@ class Params(Section):
     pretrain: dict[Name, Pretrain]
     align: dict[Name, AlignEntry]
     weights: dict[Name, WeightsEntry]
+    banks: dict[Name, Bank]
     privacy: Privacy
     train: Train
     evaluate: Evaluate

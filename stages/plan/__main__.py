@@ -101,7 +101,9 @@ def times(p: params.Params, sizes: dict[str, int]) -> tuple[list[tuple], float]:
         method = t.methods[name]
         sampling = sampling_of(p.privacy.sampling, sizes[dataset], method.batch_size)
         steps = method.steps or sampling.steps(cast(float, method.epochs))
-        each = seconds_a_step(model, p.models[model], name, t, p.compute, p.datasets[dataset].has_questions)
+        bank = p.banks.get(model)
+        first, pairs = (bank.model, bank.pairs) if bank else (model, 0)
+        each = seconds_a_step(first, p.models[first], name, t, p.compute, p.datasets[dataset].has_questions, pairs)
         total += each * steps * trained
         rows.append((dataset, model, name, f"{each:.3g}", f"{each * steps * trained / 3600:.3g}"))
     return rows, total

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import time
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from stages.data.rows import Labels
 from stages.keys import ON_FROZEN_TOWERS, initial_model_dir
 from stages.losses import About, named, objective_of
 from stages.models import families, saved
+from stages.models.bank import Bank
 from stages.models.batches import Batch
 from stages.models.encoder import WholeEncoder, device_of
 from stages.models.heads import Heads, trunks
@@ -33,18 +35,24 @@ def seconds_a_step(
     train: params.Train,
     compute: params.Compute,
     has_questions: bool = False,
+    pairs: int = 0,
 ) -> float:
-    """Batches of growing size up to the method's, or until a step takes long; from there on a straight line."""
+    """Batches of growing size up to the method's, or until a step takes long; from there on a straight line.
+
+    `pairs` are those of the bank beside the model.
+    """
     same_time = train.model_dump(exclude={"overrides"}) | {"weight_decay": 0.0}  # datasets that differ in these alone
     for method in same_time["methods"].values():
         method.update(epochs=None, steps=1)
-    return _seconds(name, config, method_name, json.dumps(same_time), compute.model_dump_json(), has_questions)
+    return _seconds(name, config, method_name, json.dumps(same_time), compute.model_dump_json(), has_questions, pairs)
 
 
 @functools.cache
-def _seconds(name: str, config, method_name: str, train_json: str, compute_json: str, has_questions: bool) -> float:
+def _seconds(
+    name: str, config, method_name: str, train_json: str, compute_json: str, has_questions: bool, pairs: int
+) -> float:
     train, compute = params.Train.model_validate_json(train_json), params.Compute.model_validate_json(compute_json)
-    step = _step(_model(name, config), method_name, train, compute, has_questions)
+    step = _step(_model(name, config), method_name, train, compute, has_questions, pairs)
     wanted = train.methods[method_name].batch_size
     measured: list[tuple[int, float]] = []
     for size in [*(s for s in SIZES if s < wanted), wanted]:
@@ -68,7 +76,12 @@ def _model(name: str, config) -> WholeEncoder:
 
 
 def _step(
-    encoder: WholeEncoder, method_name: str, train: params.Train, compute: params.Compute, has_questions: bool = False
+    encoder: WholeEncoder,
+    method_name: str,
+    train: params.Train,
+    compute: params.Compute,
+    has_questions: bool = False,
+    pairs: int = 0,
 ):
     method, device = train.methods[method_name], device_of(compute.device)
     model = encoder.model.to(device).eval()
@@ -84,7 +97,8 @@ def _step(
             lambda texts: text.cpu().repeat(len(texts), 1),
         )
     special = speed_up(model, compute)
-    about = About(labels, has_questions, method.model_dump(exclude_none=True))
+    bank = _any_bank(model, tokenize(list(said[:1])), pairs) if named(method.loss).needs_bank else None
+    about = About(labels, has_questions, method.model_dump(exclude_none=True), bank)
     reached = functools.partial(named(method.loss).reaches, about=about)
     parameters = trainable_parameters(model, method.trainable, method.lora_rank, reached=reached)
     headed = dataclasses.replace(encoder, model=model, tokenize=tokenize)
@@ -104,3 +118,10 @@ def _step(
         optimizer.step()
 
     return step
+
+
+@torch.no_grad()
+def _any_bank(model: Any, tokens: torch.Tensor, pairs: int) -> Bank:
+    """As large as the one that will be there; what is in it makes no difference to the time."""
+    feature = model.encode_text(tokens.to(next(model.parameters()).device), normalize=True)
+    return Bank(feature.expand(pairs, -1), feature.expand(pairs, -1), [()] * pairs, "", "")

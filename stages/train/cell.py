@@ -18,6 +18,7 @@ from stages.distributed.shards import is_split, shard, whole
 from stages.errors import UserError
 from stages.keys import ON_FROZEN_TOWERS, Cell, data_dir, features_dir, initial_model_dir, with_adapters
 from stages.losses import About, named, objective_of
+from stages.models import bank as banks
 from stages.models import saved
 from stages.models.batches import BatchReader, Images, decoded
 from stages.models.encoder import Encoder, device_of
@@ -66,7 +67,9 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
     refuse_what_processes_cannot(ranks, method, keeps_figures)
 
     encoder, images = encoder_and_images(cell, method, data, manifest, initial)
-    about = About(manifest.labels, manifest.has_questions, method.model_dump(exclude_none=True))
+    bank = banks.read(initial_model_dir(cell.model)) if named(method.loss).needs_bank else None
+    used |= bank.facts if bank else {}
+    about = About(manifest.labels, manifest.has_questions, method.model_dump(exclude_none=True), bank)
     course = Course(plan.steps, method.schedule, method.average)
     learner = learner_of(cell, p, encoder, about, ranks, course)
     asks = manifest.has_questions and named(method.loss).reads_questions

@@ -22,6 +22,7 @@ OF = {
     "stages/models/configs/lite-minilm": "open_clip",
     "stages/models/configs/tiny-blip": "blip",
     "stages/models/configs/tiny-git": "git",
+    "stages/models/configs/vectors": "vectors",
     "ViT-B-32": "open_clip",
     "blip": "blip",
     "git": "git",

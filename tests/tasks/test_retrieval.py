@@ -98,16 +98,32 @@ def test_dvc_brings_photos_to_a_published_model_that_finds_images(project, tmp_p
     assert all((project.folder / "photos/test" / name).is_file() for names in answers for name in names)
 
 
-def test_real_photos_from_their_json_to_recalls(project, shared_data):
+def test_real_photos_from_their_json_to_recalls_against_a_public_bank(project, shared_data):
+    """By `example` with the loss anchored: each photo with its five captions is a record that is clipped on its own."""
     coco = {
         "path": str(shared_data / "flickr8k"),
         "train": {"annotations": "captions_train.json", "images": "images"},
         "test": {"annotations": "captions_test.json", "images": "images"},
     }
-    project.write_params(retrieval_params(coco={"mine": coco}))
+    values = retrieval_params(coco={"mine": coco})
+    values["prepare"]["anchors"] = {
+        "source": "scenes",
+        "style": "wide",
+        "public": True,
+        "train": 9,
+        "test": 1,
+        "seed": 0,
+    }
+    values["banks"]["with-bank"] = {"model": "tiny-blip", "data": "anchors", "pairs": 8}
+    values["sweep"] |= {"model": ["with-bank"], "method": ["example"]}
+    values["train"]["methods"]["example"] = values["train"]["methods"]["batch"] | {"loss": "anchored"}
+    project.write_params(values)
     done = project.run("dvc", "repro", "publish")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    metrics = json.loads((project.folder / METRICS).read_text())
+    cell = "retrieval/mine/with-bank/example/eps-1/seed-0"
+    used = json.loads((project.folder / f"runs/{cell}/training.json").read_text())["train"]
+    assert (used["bank"], used["bank_pairs"]) == ("anchors", 8) and len(used["bank_sha256"]) == 64
+    metrics = json.loads((project.folder / f"results/{cell}/metrics.json").read_text())
     manifest = json.loads((project.folder / "data/mine/manifest.json").read_text())
     assert metrics["n"] == manifest["test"]["rows"] > 50
     assert (

@@ -9,6 +9,7 @@ if TYPE_CHECKING:  # none of it is needed to read params.yaml, and it takes seco
     import torch
 
     from stages.data.rows import Labels
+    from stages.models.bank import Bank
     from stages.models.batches import Batch
     from stages.models.encoder import Encoder
     from stages.privacy.factored import Factor
@@ -25,6 +26,7 @@ class About:
     labels: "Labels | None" = None
     has_questions: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)  # its own fields of `train.methods.NAME`, where given
+    bank: "Bank | None" = None  # public pairs beside the model
 
 
 class Loss(ABC):
@@ -35,6 +37,7 @@ class Loss(ABC):
     abilities: ClassVar[tuple[str, ...]] = ("compares",)  # that a model must have, of those in models/families
     fields: ClassVar[Mapping[str, Any]] = {}  # its own fields in `train.methods.NAME`, with their types; none is needed
     reads_questions: ClassVar[bool] = False  # whether it takes a question and its answer of a record that has some
+    needs_bank: ClassVar[bool] = False  # whether the model must have a bank of public pairs beside it
 
     def unfit(self, has_labels: bool, is_written: bool) -> str | None:
         """Why it cannot serve a task, with classes or without, in which a model writes or not; and what to do."""

@@ -45,7 +45,7 @@ def tiny() -> git.GitEncoder:
 
 def batch(count: int = 6) -> Batch:
     images = torch.randn(count, 3, 64, 64, generator=torch.Generator().manual_seed(1))
-    texts = [" and ".join([f"a {c} circle"] * (1 + i % 3)) for i, c in enumerate(COLOURS)]
+    texts = [" and ".join([f"a {c} circle"] * (1 + i % 2)) for i, c in enumerate(COLOURS)]
     return Batch(images, texts[:count], [None] * count)
 
 
@@ -67,7 +67,7 @@ def taught() -> git.GitEncoder:
     encoder = saved.create(TINY, TEXTS)
     loss_of = learning._loss(encoder, families.of_folder(Path(TINY)).pretraining(encoder))
     optimizer = torch.optim.AdamW(encoder.model.parameters(), lr=2e-3)
-    for _ in range(60):
+    for _ in range(50):
         optimizer.zero_grad()
         loss_of(batch()).backward()
         optimizer.step()

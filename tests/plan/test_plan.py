@@ -6,7 +6,9 @@ import re
 import pytest
 
 from stages import params
-from stages.params import Align, Pretrain, Weights
+from stages.models.families.open_clip import Towers, Weights
+from stages.models.families.vectors import Plain
+from stages.params import Pretrain
 from stages.plan import timing
 from tests.conftest import ROOT
 
@@ -49,14 +51,15 @@ def test_without_timing_there_is_none(project):
     [
         Pretrain(architecture="stages/models/configs/tiny-clip", data="d", steps=1, batch_size=1, lr=0.1, seed=0),
         Weights(architecture="ViT-S-32-alt", pretrained="none"),
-        Align(architecture="stages/models/configs/lite-minilm", data="d", ridge=0.1),
+        Towers(architecture="stages/models/configs/lite-minilm", data="d", ridge=0.1),
+        Plain(architecture="stages/models/configs/vectors", width=512),
     ],
 )
 def test_steps_are_measured_for_every_kind_of_model(config, monkeypatch):
     monkeypatch.setattr(timing, "ENOUGH", 0.05)
     p = params.load(ROOT / "params.yaml")
     values = p.train.model_dump()
-    values["methods"]["batch"]["trainable"] = "image-projection" if isinstance(config, Align) else "all"
+    values["methods"]["batch"]["trainable"] = "all" if isinstance(config, Pretrain | Weights) else "image-projection"
     train = params.Train.model_validate(values)
     assert 0 < timing.seconds_a_step("model", config, "batch", train, p.compute) < 600
 

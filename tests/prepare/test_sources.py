@@ -69,7 +69,7 @@ def test_every_source_is_found_by_its_names():
     benchmarks = {"mnist", "fashion-mnist", "cifar10", "cifar100", "svhn", "gtsrb"}
     made = {"mnist5k", "font-digits", "optical-digits", "scenes", "easy-vqa"}
     assert set(sources.of("prepare")) == benchmarks | made
-    assert set(sources.known()) == benchmarks | made | {"folder", "coco", "vqa"}
+    assert set(sources.known()) == benchmarks | made | {"folder", "features", "coco", "vqa"}
 
 
 def test_parts_of_one_set_have_one_origin_and_other_sets_have_others():

@@ -10,7 +10,7 @@ from tests.tasks.test_captioning import captioning_params
 
 # One process for all: every stage would import torch anew.
 STAGES = """
-import json, runpy, sys, time
+import json, runpy, sys
 from pathlib import Path
 
 import mlflow, pandas
@@ -37,7 +37,6 @@ for sweep in json.loads(Path("sweeps.json").read_text()):
     run("publish")
     served = mlflow.pyfunc.load_model(f"models:/dp-clip.{task}.mine.{model}.{method}@eps-1")
     asked = {"image": ["one.png"]} if task == "captioning" else {"query": ["a red circle"], "folder": [str(Path.cwd())]}
-    print(f"{model}: {time.process_time():.0f} s of CPU")
     print("served", model, json.dumps(served.predict(pandas.DataFrame(asked)).to_dict(orient="records")))
 """
 SWEEPS = {
@@ -67,7 +66,6 @@ def test_each_goes_from_prepare_to_a_served_model_by_its_own_loss(project):
     project.write_params(sweeps[0]["params"])
     done = project.run(sys.executable, "-c", STAGES)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    print([line for line in done.stdout.splitlines() if "CPU" in line])
     served = dict(line.split(" ", 2)[1:] for line in done.stdout.splitlines() if line.startswith("served "))
     for model, entry in zip(SWEEPS, sweeps, strict=True):
         training = json.loads((project.folder / "runs" / entry["cell"] / "training.json").read_text())

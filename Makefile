@@ -14,6 +14,8 @@ export DVC_NO_ANALYTICS := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export TF_CPP_MIN_LOG_LEVEL := 3
+# Six processes beside MLflow's page, for evaluations by language models.
+export MLFLOW_SERVER_ENABLE_JOB_EXECUTION := false
 
 .PHONY: help demo test test-fast bench setup ui publish lint format lock wheel
 .DEFAULT_GOAL := help

@@ -5,39 +5,15 @@ import sys
 
 import pytest
 
+from stages.data.prepared import PreparedSplit
 from stages.models import saved
 from tests.tasks.test_captioning import captioning_params
 
-# One process for all: every stage would import torch anew.
-STAGES = """
-import json, runpy, sys
-from pathlib import Path
-
+SERVED = """
+import json, sys
 import mlflow, pandas
-from ruamel.yaml import YAML
-
-from stages.data.prepared import PreparedSplit
-
-def run(command):
-    sys.argv = command.split()
-    runpy.run_module(f"stages.{sys.argv[0]}", run_name="__main__")
-
-for dataset in ("mine", "public-scenes"):
-    run(f"prepare --dataset {dataset}")
-Path("one.png").write_bytes(PreparedSplit(Path("data/mine"), "test").row(0).image)
-for sweep in json.loads(Path("sweeps.json").read_text()):
-    YAML(typ="safe").dump(sweep["params"], Path("params.yaml"))
-    task, _, model, method, *_ = sweep["cell"].split("/")
-    run("params")
-    run(f"pretrain --model {model}")
-    run(f"encode --dataset mine --model {model}")
-    for stage in ("calibrate", "train", "evaluate"):
-        run(f"{stage} --cell {sweep['cell']}")
-    run("report")
-    run("publish")
-    served = mlflow.pyfunc.load_model(f"models:/dp-clip.{task}.mine.{model}.{method}@eps-1")
-    asked = {"image": ["one.png"]} if task == "captioning" else {"query": ["a red circle"], "folder": [str(Path.cwd())]}
-    print("served", model, json.dumps(served.predict(pandas.DataFrame(asked)).to_dict(orient="records")))
+model, asked = sys.argv[1], json.loads(sys.argv[2])
+print(json.dumps(mlflow.pyfunc.load_model(f"models:/{model}").predict(pandas.DataFrame(asked)).to_dict(orient="records")))
 """
 SWEEPS = {
     "tiny-siglip": ("retrieval", "group", {"loss": "sigmoid", "trainable": "no-token-table", "groups": 2}),
@@ -61,22 +37,44 @@ def sweep(model: str) -> dict:
 
 @pytest.mark.slow
 def test_each_goes_from_prepare_to_a_served_model_by_its_own_loss(project):
-    sweeps = [sweep(model) for model in SWEEPS]
-    (project.folder / "sweeps.json").write_text(json.dumps(sweeps))
-    project.write_params(sweeps[0]["params"])
-    done = project.run(sys.executable, "-c", STAGES)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    served = dict(line.split(" ", 2)[1:] for line in done.stdout.splitlines() if line.startswith("served "))
-    for model, entry in zip(SWEEPS, sweeps, strict=True):
+    sweeps = {model: sweep(model) for model in SWEEPS}
+    project.write_params(sweeps["tiny-git"]["params"])
+
+    def stage(*command: str) -> None:
+        done = project.stage(*command)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+
+    for dataset in ("mine", "public-scenes"):
+        stage("prepare", "--dataset", dataset)
+    for model, entry in sweeps.items():
+        project.write_params(entry["params"])
+        stage("params")
+        stage("pretrain", "--model", model)
+        stage("encode", "--dataset", "mine", "--model", model)
+        for name in ("calibrate", "train", "evaluate"):
+            stage(name, "--cell", entry["cell"])
         training = json.loads((project.folder / "runs" / entry["cell"] / "training.json").read_text())
-        assert (
-            training["privacy"]["guarantee"]["epsilon"] <= 1 and training["train"]["loss"] == SWEEPS[model][2]["loss"]
-        )
+        assert training["privacy"]["guarantee"]["epsilon"] <= 1
+        assert training["train"]["loss"] == SWEEPS[model][2]["loss"]
         assert MOVED[model] in saved.changed(project.folder / "runs" / entry["cell"] / "model")
         metrics = json.loads((project.folder / "results" / entry["cell"] / "metrics.json").read_text())
         assert metrics["n"] == 4 and metrics["primary"] == ("cider" if model == "tiny-git" else "mean_recall")
-    details = json.loads((project.folder / "results" / sweeps[2]["cell"] / "details.json").read_text())
+        stage("report")
+        stage("publish")
+
+    picture = PreparedSplit(project.folder / "data/mine", "test").row(0).image
+    (project.folder / "one.png").write_bytes(picture)
+
+    def served(model: str, asked: dict) -> list[dict]:
+        task, _, _, method, *_ = sweeps[model]["cell"].split("/")
+        name = f"dp-clip.{task}.mine.{model}.{method}@eps-1"
+        database = {"MLFLOW_TRACKING_URI": f"sqlite:///{project.folder / 'mlflow.db'}"}
+        done = project.run(sys.executable, "-c", SERVED, name, json.dumps(asked), **database)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    details = json.loads((project.folder / "results" / sweeps["tiny-git"]["cell"] / "details.json").read_text())
     assert details["examples"][0]["said"]
-    assert json.loads(served["tiny-git"]) == [{"caption": details["examples"][0]["said"]}]
-    for model in ("tiny-siglip", "tiny-mobileclip"):
-        assert json.loads(json.loads(served[model])[0]["images"]) == ["one.png"]
+    assert served("tiny-git", {"image": ["one.png"]}) == [{"caption": details["examples"][0]["said"]}]
+    found = served("tiny-siglip", {"query": ["a red circle"], "folder": [str(project.folder)]})
+    assert json.loads(found[0]["images"]) == ["one.png"]

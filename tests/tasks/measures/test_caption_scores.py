@@ -6,16 +6,20 @@ import os
 import shutil
 import statistics
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import psutil
 import pytest
+from pycocoevalcap.meteor.meteor import Meteor
 
 from stages.errors import UserError
 from stages.tasks.base.results import Metrics, mean_interval
+from stages.tasks.measures import caption_scores
 from stages.tasks.measures.caption_scores import CaptionScores, meteor_program, require_java, score
 
-pytestmark = pytest.mark.slow  # Java, and METEOR's tables
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("captions")]  # Java, and METEOR's tables, loaded once
 BLEU = ("bleu_1", "bleu_2", "bleu_3", "bleu_4")
 needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="no Java: infra/system-packages java installs it")
 
@@ -34,8 +38,22 @@ def scored(pairs: list[tuple[str, list[str]]], jars: Path | None = None) -> Capt
 
 
 @pytest.fixture(scope="module")
-def cases() -> CaptionScores:
-    return scored(CASES)
+def running() -> Iterator[Callable[[], AbstractContextManager[Meteor]]]:
+    """METEOR reads its tables for ten seconds: one program serves all tests that are about scores, not about it."""
+    with meteor_program() as scorer:
+        yield lambda: nullcontext(scorer)
+
+
+@pytest.fixture
+def one_meteor(running, monkeypatch) -> None:
+    monkeypatch.setattr(caption_scores, "meteor_program", running)
+
+
+@pytest.fixture(scope="module")
+def cases(running) -> CaptionScores:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(caption_scores, "meteor_program", running)
+        return scored(CASES)
 
 
 # Against arithmetic
@@ -108,7 +126,6 @@ def test_an_interval_stays_where_values_can_be():
 def test_scores_are_those_of_pycocoevalcap_called_directly():
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
-    from pycocoevalcap.meteor.meteor import Meteor
     from pycocoevalcap.rouge.rouge import Rouge
     from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
@@ -136,7 +153,7 @@ def test_scores_are_those_of_pycocoevalcap_called_directly():
 
 
 @needs_java
-def test_a_caption_without_words_scores_nothing_and_counts(cases):
+def test_a_caption_without_words_scores_nothing_and_counts(cases, one_meteor):
     found = scored([*CASES, ("", ["a cat", "a cat on a mat"]), (" ...", ["a cat", "."])])
     assert {name: values[5:] for name, values in found.per_image.items()} == {name: [0, 0] for name in found.per_image}
     assert found.corpus["rouge_l"] == pytest.approx(cases.corpus["rouge_l"] * 5 / 7)  # a mean over images
@@ -145,14 +162,14 @@ def test_a_caption_without_words_scores_nothing_and_counts(cases):
 
 
 @needs_java
-def test_a_model_that_says_nothing_at_all_scores_nothing():
+def test_a_model_that_says_nothing_at_all_scores_nothing(one_meteor):
     found = scored([("", ["a cat"]), ("", ["a dog"])])
     assert set(found.corpus.values()) == {0.0} and found.interval() == (0, 0)
     json.dumps(found.corpus, allow_nan=False)
 
 
 @needs_java
-def test_odd_characters_stay_with_their_image():
+def test_odd_characters_stay_with_their_image(one_meteor):
     """Line ends of every kind, METEOR's separator, letters of other scripts: the others' scores do not move."""
     odd = ["one\ntwo\r\nthree", "x\u2028y\x85z\x0bw\x0c\u2029v", "a ||| b|||c", "猫が座っている", "\t", "😀 naïve café"]
     plain = scored([*CASES, *((f"w{i}", [f"w{i} v{i}"]) for i in range(len(odd)))])
@@ -166,14 +183,14 @@ def test_odd_characters_stay_with_their_image():
 
 
 @needs_java
-def test_non_ascii_words_are_compared_as_they_are():
+def test_non_ascii_words_are_compared_as_they_are(one_meteor):
     found = scored([("un café noir", ["un café noir"]), ("un cafe noir", ["un café noir"]), ("a dog", ["a dog"])])
     assert found.per_image["bleu_1"] == pytest.approx([1, 2 / 3, 1])
     assert found.per_image["meteor"][0] == 1 > found.per_image["meteor"][1] > 0
 
 
 @needs_java
-def test_a_caption_of_500_words_is_scored():
+def test_a_caption_of_500_words_is_scored(one_meteor):
     long = " ".join(f"word{i}" for i in range(500))
     found = scored([(long, ["a cat", long]), (long, ["word3 word4"]), ("a cat", ["a cat"])])
     assert found.per_image["rouge_l"][0] == found.per_image["meteor"][0] == 1

@@ -178,6 +178,7 @@ def with_stripes(project) -> Project:
     return project
 
 
+@pytest.mark.slow
 def test_a_clip_method_is_one_new_file_and_its_values(with_stripes):
     accepted = with_stripes.stage("params")
     assert accepted.returncode == 0 and "/tiny-clip/stripes/eps-1/" in accepted.stdout, accepted.stderr

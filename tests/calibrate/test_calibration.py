@@ -30,6 +30,7 @@ def sound():
     return calibrated()
 
 
+@pytest.mark.slow
 def test_sigma_is_twice_the_multiplier_and_meets_the_target(sound):
     assert sound.sigma == 2 * sound.z and sound.sensitivity == 2
     assert sound.epsilon == min(sound.epsilon_rdp, sound.epsilon_pld) <= 1
@@ -46,6 +47,7 @@ def test_the_papers_convention_claims_less_than_the_truth(sound):
     assert paper.convention == "paper"
 
 
+@pytest.mark.slow
 def test_tensorflow_privacy_agrees(sound):
     assert sound.tensorflow_privacy.epsilon == pytest.approx(sound.epsilon_rdp, abs=1e-6)
     assert "with microbatching" in " ".join(sound.tensorflow_privacy.statement.split())
@@ -68,6 +70,7 @@ def test_group_has_the_noise_of_batch_and_example_half_of_it(sound):
     assert example.epsilon_paper == example.epsilon_rdp  # with sensitivity C the paper's reading is right
 
 
+@pytest.mark.slow
 def test_fixed_size_sampling_is_calibrated_by_rdp_alone():
     fixed = calibrated(sampler="fixed-size", sampling=FixedSizeSampling)
     assert (fixed.adjacency, fixed.accountant, fixed.sampler) == ("replace-one", "rdp", "fixed-size")
@@ -116,6 +119,7 @@ def test_another_delta_is_refused(wrong):
     assert run.returncode == 2 and "--delta must be auto, paper or a number between 0 and 1" in run.stderr
 
 
+@pytest.mark.slow
 def test_by_hand_prints_the_facts_of_the_papers_mnist_setting(by_hand):
     facts = by_hand("--n", "60000", "--batch-size", "32", "--epochs", "30")
     assert (facts["steps"], facts["delta"]) == (56_250, 1 / 120_000)

@@ -5,6 +5,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from flows.stopping import SERVER_LOG
 from tests.conftest import ROOT, SWEEP_STAGES, Project
 from tests.flows.conftest import without_cells
@@ -67,6 +69,7 @@ def test_wrong_arguments_are_told_before_prefect_starts(finished):
         assert "Starting temporary server" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_start_is_one_line(tmp_path):
     start = "from flows.stopping import start_server; from stages.errors import run; run(start_server)"
     environment = {"PYTHONPATH": str(ROOT), "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "1"}

@@ -38,6 +38,7 @@ def reproduce(project: Project, *arguments: str) -> tuple[Outcome, str]:
     return Outcome(done.returncode), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_stage_that_ran_one_that_is_up_to_date_and_one_from_the_run_cache_are_told_apart(repository):
     given, made = (repository.folder / name for name in ("given", "made"))
     outcome, output = reproduce(repository, "copy")
@@ -49,6 +50,7 @@ def test_a_stage_that_ran_one_that_is_up_to_date_and_one_from_the_run_cache_are_
     assert reproduce(repository, "copy")[0] == Outcome.UNCHANGED and made.read_text() == "one"
 
 
+@pytest.mark.slow
 def test_what_another_clone_pushed_is_not_run_again(repository, tmp_path_factory):
     remote = tmp_path_factory.mktemp("remote")
     for command in (["remote", "add", "--default", "shared", str(remote)], ["repro", "copy"], ["push", "--run-cache"]):

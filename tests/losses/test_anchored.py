@@ -205,6 +205,7 @@ def test_on_frozen_towers_gradients_from_factors_are_those_of_a_plain_loop(tiny,
     assert (ours - theirs).norm() < 1e-5 * theirs.norm()
 
 
+@pytest.mark.slow
 def test_the_audit_of_one_step_finds_no_more_than_is_claimed(tiny):
     objective, parameters, records = on_frozen_towers(tiny, "image-projection", 4)
     plan = Plan(PoissonSampling(4, 2), ExampleClipping(C, 0.5), steps=1)

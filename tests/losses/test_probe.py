@@ -141,6 +141,7 @@ def test_what_a_record_brings_is_the_same_to_the_last_bit_whoever_else_is_drawn(
         assert all(torch.equal(tensor, all_of_them[name][drawn]) for name, tensor in fewer.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["probe", "adapter"])
 def test_the_audit_of_one_step_finds_no_more_than_is_claimed(whole, part):
     objective, parameters = objective_and_parameters(whole, part)

@@ -140,6 +140,7 @@ def test_a_record_moves_a_step_by_at_most_twice_the_clip(tiny, mechanism, poison
     assert 0 < moved <= 2 * C
 
 
+@pytest.mark.slow
 def test_the_audit_of_one_step_finds_no_more_than_is_claimed(tiny):
     """The same image with other texts, and a bias above all similarities: one more record turns the gradient around."""
     with torch.no_grad():

@@ -76,6 +76,7 @@ def test_it_is_the_loss_of_transformers_decoder_for_each_record(tiny, about):
         assert torch.isclose(found[i], loss, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("about", [CAPTIONS, QUESTIONS], ids=["captions", "questions"])
 @pytest.mark.parametrize("part", ["all", "no-token-table", "image-tower+decoder", "lora", "cross-attention"])
 def test_records_through_one_vmapped_pass_are_those_of_a_plain_loop(tiny, part, about):
@@ -192,6 +193,7 @@ def test_a_record_without_an_answer_adds_nothing(tiny, tmp_path):
     assert torch.equal(*sums)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("about", [CAPTIONS, QUESTIONS], ids=["captions", "questions"])
 def test_a_record_moves_a_step_by_at_most_the_sensitivity(tiny, captioned, tmp_path, about):
     """The unit is the image with all of its texts, questions and answers: with or without it, before the noise.
@@ -218,6 +220,7 @@ def test_a_record_moves_a_step_by_at_most_the_sensitivity(tiny, captioned, tmp_p
             assert 0.9 * C * np.isfinite(poison) * (bound == C) <= moved <= bound
 
 
+@pytest.mark.slow
 def test_the_audit_of_one_step_finds_no_more_than_is_claimed(tiny):
     about = About(settings={"text_tokens": 8})
     parameters = parameters_of(tiny, "cross-attention", about)

@@ -131,6 +131,7 @@ def test_of_a_list_the_answer_that_the_decoder_finds_likeliest_is_taken(tiny):
     assert writing.answers(tiny, pixels, QUESTIONS, 3, 6, answer_list=possible) == expected
 
 
+@pytest.mark.slow
 def test_answering_is_learned_from_question_and_image(tmp_path):
     """One question, and images that differ: the answer can only come from the image."""
     encoder = saved.create(str(TINY), TEXTS)
@@ -198,6 +199,7 @@ def test_checkpointing_gives_the_same_gradient(tiny):
     assert layer.gradient_checkpointing and len(calls) == 1
 
 
+@pytest.mark.slow
 def test_an_image_with_all_its_captions_moves_a_step_by_at_most_the_sensitivity(tiny, tmp_path):
     """The unit is the image: with or without its row of five captions, one step before the noise."""
     write(tmp_path / "data", "scenes", Scenes(source="scenes", style="private", train=24, test=2, seed=3).load())
@@ -239,6 +241,7 @@ def test_a_vocabulary_is_the_same_each_time_and_spells_what_it_does_not_know(tin
     assert tiny.tokenize(["赤"])[0, 1] == vocabulary.SPECIAL.index("[UNK]")
 
 
+@pytest.mark.slow
 def test_the_three_losses_are_learned(tiny):
     """On one batch, so that it is quick: each of the losses falls well below where it started."""
     model, pixels, tokens = tiny.model.train(), images(4), tiny.tokenize(batch(4).texts)

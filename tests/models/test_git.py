@@ -75,6 +75,7 @@ def taught() -> git.GitEncoder:
     return encoder
 
 
+@pytest.mark.slow
 def test_public_data_teach_it_to_write(taught):
     assert writing.captions(taught, batch().images, beams=2, most_tokens=34) == batch().texts
 

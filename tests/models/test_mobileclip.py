@@ -59,6 +59,7 @@ def test_private_training_moves_weights_and_no_running_average(small):
     assert len(averages) > 50 and all(torch.equal(model.get_buffer(name), b) for name, b in averages.items())
 
 
+@pytest.mark.slow
 def test_units_through_one_vmapped_pass_are_those_of_a_plain_loop(small):
     parameters = trainable_parameters(small.model.eval(), "image-tower")
     objective = objective_of("contrastive", small, parameters, About())

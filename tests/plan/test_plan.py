@@ -46,6 +46,7 @@ def test_without_timing_there_is_none(project):
     assert done.returncode == 0 and "hours" not in done.stdout and len(rows(done.stdout, 10)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [

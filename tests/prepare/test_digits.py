@@ -3,12 +3,14 @@
 import hashlib
 
 import numpy as np
+import pytest
 
 from stages.data.manifest import Manifest
 from stages.data.prepared import PreparedSplit, write
 from stages.sources.optical_digits import OpticalDigits
 
 
+@pytest.mark.slow
 def test_optical_digits_are_as_many_as_wanted_and_vary(tmp_path):
     config = OpticalDigits(source="optical-digits", train=1500, seed=0)
     manifest = write(tmp_path / "d", "optical-digits", config.load())

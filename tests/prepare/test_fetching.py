@@ -168,6 +168,7 @@ def test_an_installed_debian_package_is_used(tmp_path, offline, no_tools, monkey
     assert dataset.source.startswith("Debian package dataset-fashion-mnist") and len(dataset.train) == 30
 
 
+@pytest.mark.slow
 def test_a_machine_without_package_lists_gets_its_own(tmp_path, monkeypatch):
     if shutil.which("apt-get") is None or registries.FASHION_MNIST.is_dir():
         pytest.skip("there is no apt-get, or nothing to fetch with it")

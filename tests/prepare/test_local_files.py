@@ -57,6 +57,7 @@ def test_traffic_signs_with_low_data(shared_data, tmp_path, fraction):
     assert [row.unit for row in again] == units != [row.unit for row in other]
 
 
+@pytest.mark.slow
 def test_n_and_q_follow_the_subset(shared_data, tmp_path, monkeypatch):
     from stages.calibrate.guarantee import of_cell
 

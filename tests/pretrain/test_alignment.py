@@ -40,6 +40,7 @@ def best(clip: Encoder, images: list[Image.Image], texts: list[str]) -> list[int
     return (seen @ clip.model.encode_text(clip.tokenize(texts), normalize=True).T).argmax(dim=1).tolist()
 
 
+@pytest.mark.slow
 def test_a_photograph_is_found_by_a_name_that_imagenet_does_not_have(clip):
     from sklearn.datasets import load_sample_image
 

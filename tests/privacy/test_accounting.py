@@ -58,6 +58,7 @@ def test_zero_out_has_the_noise_of_add_or_remove():
     assert found[0].z == pytest.approx(1.0301769742416904, rel=1e-12)  # as before zero-out had a name
 
 
+@pytest.mark.slow
 def test_the_papers_whole_grid_is_calibrated_in_a_minute():
     """Six datasets, five epsilons, RDP."""
     start = time.monotonic()
@@ -79,6 +80,7 @@ def test_every_clip_unit_has_the_same_z_and_its_own_sigma():
     assert calibrate_rdp(poisson(4000, 256, 100, GroupClipping(**ONE, groups=2)), 3, 1 / 8000).sigma == plans[1].sigma
 
 
+@pytest.mark.slow
 def test_pld_asks_for_less_noise_and_still_meets_the_target():
     delta = 1 / 8000
     for epsilon in (0.5, 3):
@@ -98,6 +100,7 @@ def test_the_pld_grid_costs_little_of_epsilon_at_many_steps():
         assert finer <= used <= 1.005 * finer
 
 
+@pytest.mark.slow
 def test_sampling_without_replacement_is_accounted_by_rdp_for_replaced_records():
     plan, delta = Plan(FixedSizeSampling(4000, 32), ExampleClipping(**ONE), 500), 1 / 8000
     found = calibrate_rdp(plan, 3, delta)

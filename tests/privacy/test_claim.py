@@ -59,6 +59,7 @@ def poisson() -> PrivacyFacts:
     return facts()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     [
@@ -159,6 +160,7 @@ def test_a_claim_below_the_interval_of_the_other_family_is_refused(monkeypatch):
         facts.__wrapped__()
 
 
+@pytest.mark.slow
 def test_the_claim_lies_inside_the_interval(poisson):
     g = poisson.guarantee
     assert g.second_opinion.accountant == "prv" and g.second_opinion.lower <= g.epsilon <= g.second_opinion.upper

@@ -155,12 +155,14 @@ def writer(folder: Path, name: str, count: int) -> subprocess.Popen:
     )
 
 
+@pytest.mark.slow
 def test_concurrent_runs_are_all_charged(tmp_path):
     writers = [writer(tmp_path, f"w{k}", 25) for k in range(4)]
     assert [w.wait(patience(120)) for w in writers] == [0, 0, 0, 0]
     assert len(charges(Ledger(tmp_path))) == 100
 
 
+@pytest.mark.slow
 def test_killed_writers_leave_every_charge_that_they_reported(tmp_path):
     for attempt in range(6):
         process = writer(tmp_path, f"k{attempt}", 10_000)
@@ -176,6 +178,7 @@ def test_killed_writers_leave_every_charge_that_they_reported(tmp_path):
     assert all(json.loads(line) for line in lines)
 
 
+@pytest.mark.slow
 def test_over_budget_nothing_is_written(tmp_path):
     ledger = Ledger(tmp_path)
     alone = total_epsilon([ONE], DELTA)
@@ -187,6 +190,7 @@ def test_over_budget_nothing_is_written(tmp_path):
     assert alone <= spent <= 1.5 * alone
 
 
+@pytest.mark.slow
 def test_a_run_calibrated_to_the_whole_budget_fits_into_it(tmp_path):
     plan = Plan(PoissonSampling(4000, 32), BatchClipping(1.0, 1.0), 1250)
     found = calibrate_pld(calibrate_rdp(plan, 1.0, DELTA), 1.0, DELTA)
@@ -201,6 +205,7 @@ def test_a_budget_admits_no_run_without_privacy(tmp_path):
     assert charges(Ledger(tmp_path)) == {}
 
 
+@pytest.mark.slow
 def test_the_total_composes_all_runs():
     plan = Plan(PoissonSampling(4000, 32), BatchClipping(1.0, sigma=2.0), 500)
     assert plan.event() == ONE.event()

@@ -31,6 +31,7 @@ def test_the_event_is_relative_to_the_sensitivity_of_the_relation(mechanism, add
         mechanism.sensitivity(NeighboringRelation.REPLACE_SPECIAL)
 
 
+@pytest.mark.slow
 def test_groups_are_drawn_uniformly_and_independently_for_each_record():
     mechanism, key, records = GroupClipping(1.0, 1.0, groups=4), Key.from_os(), np.arange(10)
     draws = np.array([mechanism.assign(records, 10, key.stream("unit", t)) for t in range(20_000)])

@@ -49,6 +49,7 @@ def cancelling(method: str) -> Step:
     return Step(Plan(PoissonSampling(3, 3), MECHANISMS[method], 1), objective, trained, (rows,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["gradients", "factored"])
 @pytest.mark.parametrize("method", MECHANISMS)
 def test_the_code_as_it_is_passes(method, path):
@@ -57,6 +58,7 @@ def test_the_code_as_it_is_passes(method, path):
     assert 0.3 * claimed < found <= claimed  # and it does find most of what is there
 
 
+@pytest.mark.slow
 def test_it_passes_on_records_that_cancel_in_two_steps_and_in_groups_of_records_of_all_lengths():
     for one, runs in ((cancelling("batch"), 1000), (two_steps(), 1000), (uneven_groups(GroupClipping), 200)):
         claimed, found = audit(one, runs)
@@ -135,6 +137,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_audit_finds(mutant, monkeypatch):
     # So many that what is found lies above the claim by nine standard deviations or more.

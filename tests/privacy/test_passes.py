@@ -68,6 +68,7 @@ def computed(objective, trained, records, units: np.ndarray, expected=EXPECTED, 
     return torch.cat([t.double().flatten() for t in total]), np.array(figures.norms)[order]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "loss", "part"), CASES)
 def test_each_unit_adds_what_it_adds_alone(threads, model, loss, part):
     objective, trained, records = prepared(model, loss, part)

@@ -60,6 +60,7 @@ def test_what_has_no_analysis_is_refused_as_before():
         assert not pld.PLDAccountant(relation).supports(event)
 
 
+@pytest.mark.slow
 def test_it_takes_less_than_half_of_the_time():
     def seconds(accountant) -> float:
         start = time.process_time()

@@ -61,6 +61,7 @@ PLANS = [  # n, batch size, steps, delta: the demo's, the paper's and smaller on
 SLOW = (60_000, 32, 10_000, 1e-6, 1)  # at this epsilon the plan before it is like it, and faster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "batch_size", "steps", "delta", "epsilon"),
     [case for plan in PLANS for epsilon in (0.1, 1, 10) if (case := (*plan, epsilon)) != SLOW],
@@ -76,6 +77,7 @@ def test_the_calibrated_claim_and_a_finer_one_lie_inside_a_narrow_interval(n, ba
     assert prv.interval(by_rdp.sampling.q, 0.98 * found.z, steps, delta)[0] > lower  # less noise: a larger epsilon
 
 
+@pytest.mark.slow
 def test_losses_finer_than_the_grid_are_rounded_by_their_mean():
     """Most losses of a rare and nearly noiseless draw are within one h: the mean of the rounding decides."""
     sampling, steps, delta = PoissonSampling(10_000, 1), 100_000, 1e-6

@@ -56,6 +56,7 @@ def test_versions_subsets_renamed_and_reencoded_copies_add_up(tmp_path):
     assert ledger.total(prepared(tmp_path / "unrelated", rows(range(40, 60))), DELTA) == 0
 
 
+@pytest.mark.slow
 def test_the_total_is_that_of_the_record_on_which_most_was_spent(tmp_path):
     """Two halves that share no record do not add up; the whole adds to each."""
     ledger = Ledger()

@@ -39,6 +39,7 @@ def test_every_record_is_drawn_at_rate_q_and_sizes_are_binomial():
     assert sizes.var() == pytest.approx(500 * q * (1 - q), rel=0.15)  # a fixed-size batch would have variance 0
 
 
+@pytest.mark.slow
 def test_records_and_steps_are_independent():
     taken = draws(PoissonSampling(n=20, batch_size=5), 20_000)
     between_records = np.corrcoef(taken.T)[np.triu_indices(20, k=1)]

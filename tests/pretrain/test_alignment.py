@@ -9,6 +9,7 @@ from PIL import Image
 from stages.data.prepared import PreparedSplit, write
 from stages.models import saved
 from stages.models.encoder import Encoder
+from stages.models.families.open_clip import Towers
 from stages.pretrain.alignment import aligned
 from stages.sources.font_digits import FontDigits
 
@@ -27,7 +28,8 @@ def data(tmp_path_factory) -> Path:
 def clip(data, tmp_path_factory) -> Encoder:
     """Saved and loaded again, as training finds it."""
     folder = tmp_path_factory.mktemp("model")
-    saved.save(aligned(Path("stages/models/configs/lite-minilm"), data, 0.1, 16, CPU), folder)
+    entry = Towers(architecture="stages/models/configs/lite-minilm", data="digits", ridge=0.1)
+    saved.save(aligned(entry, data, 16, CPU), folder)
     clip = saved.load(folder)
     clip.model.eval()
     return clip

@@ -11,6 +11,7 @@ import torch
 from stages.data.prepared import PreparedSplit
 from stages.data.rows import Question
 from stages.models.encoder import WholeEncoder
+from stages.models.views import Variation
 
 CACHE_BYTES = 128 * 2**20  # decoded images kept; memory stays bounded for any n
 
@@ -45,19 +46,31 @@ class BatchReader:
     all of them, which is for public data, or one at random, with one of its answers.
     """
 
-    def __init__(self, data: PreparedSplit, images: Images, asks: Literal["all", "one"] | None = None):
+    def __init__(
+        self,
+        data: PreparedSplit,
+        images: Images,
+        asks: Literal["all", "one"] | None = None,
+        views: int = 1,
+        variation: Variation | None = None,
+    ):
         self._data, self._images, self._asks = data, images, asks
+        self.views, self.variation = views, variation
 
     @property
     def units(self) -> int:
         """How many there are; private where n is secret."""
         return self._data.units
 
-    def batch(self, units: np.ndarray, stream: np.random.Generator) -> Batch:
-        """A unit with several images or texts gives one of each, at random (stages/privacy/README.md section 1)."""
+    def batch(self, units: np.ndarray, stream: np.random.Generator, view: np.ndarray | int = 0) -> Batch:
+        """A unit with several images or texts gives one of each, at random (stages/privacy/README.md section 1).
+
+        `view` says which of a unit's `views` each is: another one, another draw.
+        """
         chosen, texts, labels, asked = [], [], [], []
         numbers = 4 if self._asks == "one" else 2
-        draws = stream.random((self._data.units, numbers))[units]  # for every unit: one more leaves the others' alone
+        # For every unit: one more leaves the others' alone.
+        draws = stream.random((self._data.units, self.views, numbers))[units, view]
         for unit, (row_draw, text_draw, *asking) in zip(units, draws, strict=True):
             rows = self._data.rows_of_unit(int(unit))
             row = rows[int(row_draw * len(rows))]

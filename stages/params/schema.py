@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, create_model, model_validator
 
 from stages.errors import UserError
-from stages.keys import LOSSES, SAMPLERS, TASKS, Cell, canonical_epsilon, canonical_part
+from stages.keys import LOSSES, ON_FROZEN_TOWERS, SAMPLERS, TASKS, Cell, canonical_epsilon, canonical_part
 from stages.losses import named as loss_named
 from stages.models.families import Aligned, Published
+from stages.models.views import Variation
 from stages.params.models import AlignEntry, Bank, Pretrain, WeightsEntry
 from stages.privacy.mechanism import Mechanism
 from stages.privacy.methods import METHODS
@@ -96,11 +97,20 @@ class Method(Section):
     loss: Literal[LOSSES]  # type: ignore[valid-type]
     trainable: Annotated[str, AfterValidator(_part)]
     lora_rank: PositiveInt = 8  # where adapters are trained
+    views: PositiveInt = 1  # of a record in a step: each another of its texts, in one gradient (models/views.py)
+    vary: Variation | None = None  # how the image differs from view to view
 
     @model_validator(mode="after")
-    def _one_length(self) -> "Method":
+    def _fits_together(self) -> "Method":
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("give either epochs or steps")
+        if self.views > 1 and not loss_named(self.loss).is_sum_over_records:
+            raise ValueError(
+                f"views: {self.views} is for a loss that is a sum over records; in {self.loss} two views of one record "
+                "would stand against each other; write views: 1"
+            )
+        if (self.views > 1 or self.vary) and self.trainable in ON_FROZEN_TOWERS:
+            raise ValueError(f"trainable: {self.trainable} has seen each image once; leave views and vary out")
         return self
 
 

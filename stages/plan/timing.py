@@ -106,13 +106,14 @@ def _step(
     optimizer = torch.optim.AdamW(parameters.values(), lr=0.0)
     mechanism, key = mechanism_of(method_name, method, sigma=1.0), Key.from_os()
 
-    def step(count: int) -> None:
+    def step(drawn: int) -> None:
+        count = drawn * method.views
         texts, labels = [said[i % 2] for i in range(count)], [i % 2 for i in range(count)]
         asked = [[("what is it?", "a cat")]] * count if has_questions else None
         records = objective.records(Batch(torch.rand(count, *shape), texts, labels, asked))
-        units = mechanism.assign(np.arange(count), count, key.stream("unit", 0))
-        at_once = compute.records_at_once
-        gradients, _ = private_gradient(objective, parameters, records, Work(units), mechanism, key, 0, at_once, count)
+        units = mechanism.assign(np.arange(drawn), drawn, key.stream("unit", 0))
+        work, at_once, views = Work(np.repeat(units, method.views)), compute.records_at_once, method.views
+        gradients, _ = private_gradient(objective, parameters, records, work, mechanism, key, 0, at_once, drawn, views)
         for parameter, g in zip(parameters.values(), gradients, strict=True):
             parameter.grad = g
         optimizer.step()

@@ -4,7 +4,10 @@
 ('an orange star', 'crosses')
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 SHAPES = ("circle", "square", "triangle", "star", "cross")
 NUMBERS = {2: "two", 3: "three", 4: "four"}
@@ -17,6 +20,11 @@ def an(words: object) -> str:
 
 def plural(shape: str) -> str:
     return shape + ("es" if shape.endswith("s") else "s")
+
+
+def _colour(parts: Iterable[float]) -> tuple[int, int, int]:
+    red, green, blue = (round(min(max(part, 0), 255)) for part in parts)
+    return red, green, blue
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,12 @@ class Style:
     many: tuple[str, ...]
     questions: dict[str, tuple[str, ...]]
     shapes: tuple[str, ...] = SHAPES
+
+    def in_some_light(self, rng: np.random.Generator) -> "Style":
+        """The same things and words, photographed by anybody: on a ground from dark to light, bright or dim, grainy."""
+        light, ground = rng.uniform(0.55, 1.0), rng.uniform(35, 240) + rng.normal(0, 6, 3)
+        palette = {name: _colour(light * part for part in colour) for name, colour in self.palette.items()}
+        return replace(self, palette=palette, ground=_colour(ground), grain=rng.uniform(3, 12), spread=0.25)
 
     def captions(self, scene: Scene) -> tuple[str, ...]:
         first, last = scene.things[0], scene.things[-1]

@@ -3,7 +3,8 @@
 There are three styles. `public` is what a model learns from beforehand: bright colours on a light ground, things near
 the middle. `private` is another world of the same things: dim shades on a dark and grainy ground, things anywhere, and
 other people's wordings. A model of the one sees and describes the other badly. `wide` is `public` with more colours and
-shapes.
+shapes. With `varied` each picture of a style is in a light of its own, from dark to light, and a model that learned
+from such pictures sees in any of them.
 
     >>> scene = Scene((Thing("circle", "red", "large"), Thing("square", "blue", "small")), "above")
     >>> PUBLIC.captions(scene)[0]
@@ -114,6 +115,7 @@ class Scenes(Source):
     source: Literal["scenes"]
     style: Literal["public", "private", "wide"]
     kinds: Axis[Literal["one", "two", "many"]] = Field(["one", "two", "many"])  # of scenes: how many things
+    varied: bool = False  # each picture in a light of its own, in place of that of the style
     questions: bool = False  # with answers of ten people, in place of captions
     train: PositiveInt
     test: PositiveInt
@@ -131,7 +133,7 @@ class Scenes(Source):
         return QuickLook(self.train, has_labels=False)
 
     def load(self):
-        kind = "with questions, " if self.questions else ""
+        kind = ("with questions, " if self.questions else "") + ("varied, " if self.varied else "")
         return Dataset(
             source=f"generated scenes, {kind}{self.style} style, seed {self.seed}",
             licence="generated, public domain",
@@ -147,7 +149,7 @@ def _rows(config: Scenes, count: int, stream: int, split: str) -> Iterator[Row]:
     world = f"scenes-{config.style}-{config.seed}-"  # others are not these
     for i in range(count):
         scene, unit = draw_scene(style, config.kinds, rng), f"{split}-{i:06d}"
-        image = png(render(scene, style, rng))
+        image = png(render(scene, style.in_some_light(rng) if config.varied else style, rng))
         if config.questions:
             yield Row.asked(image, scene_questions.ask(scene, style, unit, rng), world + unit)
         else:

@@ -62,6 +62,7 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
     without = set() if with_adapters(method.trainable) else {"lora_rank"}
     without |= {"schedule"} if method.schedule == "constant" else set()
     without |= {"optimizer"} if method.optimizer == "adamw" else set()
+    without |= {"views"} if method.views == 1 else set()
     used = t.model_dump(exclude={"methods", "overrides"}) | method.model_dump(exclude_none=True, exclude=without)
     keeps_figures = p.privacy.unsafe_diagnostics and cell.is_private
     refuse_what_processes_cannot(ranks, method, keeps_figures)
@@ -73,7 +74,7 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
     course = Course(plan.steps, method.schedule, method.average)
     learner = learner_of(cell, p, encoder, about, ranks, course)
     asks = manifest.has_questions and named(method.loss).reads_questions
-    reader = BatchReader(data, images, asks="one" if asks else None)
+    reader = BatchReader(data, images, "one" if asks else None, method.views, method.vary)
     same = {"train": used, "initial_model": initial, "data": manifest.data_hash, "diagnostics": keeps_figures}
     same |= {"has_questions": True} if manifest.has_questions else {}
     # Last: what can fail before the first step has not failed, and now the run is charged.

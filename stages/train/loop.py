@@ -6,7 +6,7 @@ are neither logged nor kept, unless the caller gives a `watch` for them (stages/
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from tqdm import trange
 from stages.distributed.ranks import ALONE, Part, Ranks
 from stages.distributed.shards import local, part_of, place
 from stages.models.batches import BatchReader
+from stages.models.views import NUMBERS
 from stages.privacy import factored
 from stages.privacy.accounting import Plan
 from stages.privacy.gradients import (
@@ -69,14 +70,23 @@ def train(learner: Learner, reader: BatchReader, plan: Plan, key: Key, how: Exec
     for t in trange(how.done, steps, initial=how.done, total=steps, desc="train", unit=" steps", disable=hidden):
         drawn = plan.sampling.sample(key, t, reader.units)  # line 3
         units = mechanism.assign(drawn, reader.units, key.stream("unit", t)) if mechanism else np.zeros(len(drawn), int)
-        work = Work(units, ranks, one_unit=mechanism is None or mechanism.one_unit)
-        mine = drawn[work.places]
-        records = objective.records(reader.batch(mine, key.stream("text", t))) if len(mine) else {}
+        work = Work(np.repeat(units, reader.views), ranks, one_unit=mechanism is None or mechanism.one_unit)
+        mine, view = np.divmod(work.places, reader.views)
+        records = _records(objective, reader, drawn[mine], view, key, t)
         if mechanism is None:
             gradients = plain_gradient(objective, parameters, records, work, how.at_once)
         else:
             gradients, figures = private_gradient(
-                objective, parameters, records, work, mechanism, key, t, how.at_once, plan.sampling.batch_size
+                objective,
+                parameters,
+                records,
+                work,
+                mechanism,
+                key,
+                t,
+                how.at_once,
+                plan.sampling.batch_size,
+                reader.views,
             )
             if how.watch and figures is not None:
                 how.watch(figures)
@@ -115,21 +125,37 @@ def private_gradient(
     t: int,
     at_once: int,
     batch_size: float | None = None,
+    views: int = 1,
 ) -> tuple[list[torch.Tensor], Diagnostics | None]:
     """Lines 4 to 6 of Algorithm 1. An empty batch is noise alone. The figures beside it are private.
 
-    `batch_size` is the expected one: with it, passes through the model have the sizes that suit the plan.
+    `batch_size` is the expected one, and `views` how many rows of `records` a record has: with them, passes through the
+    model have the sizes that suit the plan.
     """
     C, ranks, figures = mechanism.clip_norm, work.ranks, None
     if work.parts is None:  # lines 4 and 5
         summed = factored.clipped_sum if objective.factors else clipped_sum
         expected = mechanism.expected_units(batch_size)
+        expected = expected and {size * views: units for size, units in expected.items()}
         total, figures = summed(objective, parameters, records, work.units, C, at_once, expected)
         total = ranks.sum([g.double() for g in total]) if ranks.world > 1 else total  # exact: see gradients.py
     else:
         total = clipped_sum_of_shared(objective, parameters, records, work.parts, C, at_once, ranks)
     places = [place(p) for p in parameters.values()]
     return noised(total, grid_of(C), mechanism.sigma * C, key, t, places), figures  # line 6
+
+
+def _records(
+    objective: Objective, reader: BatchReader, drawn: np.ndarray, view: np.ndarray, key: Key, t: int
+) -> dict[str, torch.Tensor]:
+    """What the objective takes of one view of each of these records."""
+    if not len(drawn):
+        return {}
+    batch = reader.batch(drawn, key.stream("text", t), view)
+    if reader.variation:
+        draws = key.by_record("view", t, drawn * reader.views + view, NUMBERS)
+        batch = replace(batch, images=reader.variation.of(batch.images, draws))
+    return dict(objective.records(batch))
 
 
 def plain_gradient(

@@ -1,6 +1,10 @@
 """A plan and a target (epsilon, delta) -> the noise of Algorithm 1 and every accountant's view of it."""
 
 import math
+from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
 from stages.errors import UserError
@@ -57,8 +61,7 @@ def _tensorflow_privacy(plan: Plan, delta: float, by_rdp: float) -> TensorFlowPr
     sampling = plan.sampling
     if not isinstance(sampling, PoissonSampling):
         return None
-    from tensorflow_privacy.privacy.analysis import compute_dp_sgd_privacy_lib as tfp
-
+    tfp = _its_library()
     microbatching = plan.factor == 2.0
     epochs = plan.steps * sampling.q
     if math.ceil(epochs / sampling.q) != plan.steps:  # how it counts steps: where rounding adds one, say a little less
@@ -73,3 +76,14 @@ def _tensorflow_privacy(plan: Plan, delta: float, by_rdp: float) -> TensorFlowPr
         sampling.n, sampling.batch_size, epochs, plan.sigma, delta, used_microbatching=microbatching
     )
     return TensorFlowPrivacy(epsilon=epsilon, statement=statement)
+
+
+def _its_library() -> ModuleType:
+    """The file that has its accounting, by itself: the package also imports TensorFlow, which takes five seconds."""
+    package = find_spec("tensorflow_privacy")
+    if package is None or package.origin is None:
+        raise UserError("the package tensorflow-privacy is not installed; run: make setup")
+    path = Path(package.origin).parent / "privacy/analysis/compute_dp_sgd_privacy_lib.py"
+    library = ModuleType("tensorflow_privacy_accounting")
+    SourceFileLoader(library.__name__, str(path)).exec_module(library)
+    return library

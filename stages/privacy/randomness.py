@@ -18,8 +18,10 @@ import os
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from randomgen import AESCounter
 
 
@@ -58,12 +60,13 @@ class Key:
         derived = hashlib.blake2b(f"{purpose}/{step}".encode(), key=self.secret, digest_size=16).digest()
         return np.random.Generator(AESCounter(key=int.from_bytes(derived, "little")))
 
-    def by_record(self, purpose: str, step: int, records: np.ndarray, numbers: int) -> np.ndarray:
+    def by_record(self, purpose: str, step: int, records: NDArray[np.int64], numbers: int) -> NDArray[np.float64]:
         """(records, numbers) of [0, 1): for a record always the same, whoever else is asked for, at no cost in n."""
         stream, at = self.stream(purpose, step), 0
+        bits: Any = stream.bit_generator  # AESCounter's, which goes to any place
         places, back = np.unique(records, return_inverse=True)
         drawn = np.empty((len(places), numbers))
         for row, begin in zip(drawn, places.tolist(), strict=True):
-            stream.bit_generator.advance(begin * numbers - at)
+            bits.advance(begin * numbers - at)
             row[:], at = stream.random(numbers), (begin + 1) * numbers
         return drawn[back]

@@ -107,11 +107,12 @@ class Work:
 
     def __init__(self, units: np.ndarray, ranks: Ranks = ALONE, one_unit: bool = False):
         self.ranks = ranks
-        self.places = ranks.whole_units(units, one_unit)  # in the batch
         self.parts: list[Part] | None = None
-        if self.places is None:
+        places = ranks.whole_units(units, one_unit)
+        if places is None:
             self.parts = ranks.parts(units)
-            self.places = np.concatenate([np.array([], dtype=int), *(part.records for part in self.parts)])
+            places = np.concatenate([np.array([], dtype=int), *(part.records for part in self.parts)])
+        self.places: np.ndarray = places  # in the batch
         self.units = units[self.places]
 
 

@@ -1,14 +1,17 @@
+import io
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from stages import sources
 from stages.data.manifest import Manifest
 from stages.data.prepared import PreparedSplit, write
 from stages.sources.font_digits import FontDigits
 from stages.sources.mnist5k import Mnist5k
+from stages.sources.scenes import Scenes
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +96,18 @@ def test_only_some_sources_have_questions():
     found = [sources.read_leniently("prepare", entry).has_questions for entry in entries]
     assert found == [True, False, False, True]
     assert sources.read_leniently("prepare", {"source": "no such"}) is sources.read_leniently("prepare", 5) is None
+
+
+def test_varied_scenes_are_in_every_light_and_say_the_same_kind_of_thing():
+    """The corner of a picture is its ground: nothing reaches it."""
+
+    def corners(**more) -> tuple[np.ndarray, set[str]]:
+        config = Scenes(source="scenes", style="public", kinds=["one"], train=60, test=1, seed=0, **more)
+        rows = list(config.load().train)
+        grounds = [np.asarray(Image.open(io.BytesIO(row.image)))[:3, :3].mean() for row in rows]
+        return np.array(grounds), {row.texts[1].split(" of ")[0] for row in rows}
+
+    (plain, said), (varied, said_of_varied) = corners(), corners(varied=True)
+    assert plain.min() > 200 and plain.std() < 10
+    assert varied.min() < 60 and varied.max() > 215 and varied.std() > 40
+    assert said == said_of_varied == {"a picture"}

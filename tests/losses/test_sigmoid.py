@@ -165,8 +165,9 @@ def test_scale_and_bias_are_trained_and_stay_within_public_bounds():
 
     class Reader:
         units = 12
+        views, variation = 1, None
 
-        def batch(self, units, stream):
+        def batch(self, units, stream, view):
             return batch(len(units))
 
     learner = Learner(model, parameters, torch.optim.SGD(parameters.values(), lr=1e6), objective)

@@ -41,8 +41,9 @@ def batch(count: int = 6) -> Batch:
 
 class Reader:
     units = 6
+    views, variation = 1, None
 
-    def batch(self, units, stream):
+    def batch(self, units, stream, view):
         return batch(len(units))
 
 

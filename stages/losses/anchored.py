@@ -61,12 +61,14 @@ class AgainstBank(AgainstFixed, PairsOfABatch):
     def choices(self, parameters: Parameters, features: Parameters) -> "list[tuple[torch.Tensor, torch.Tensor]]":
         import torch
 
+        from stages.privacy.places import product
+
         image, text = features["image"], features["text"]  # (b, d)
         scale = parameters.get("logit_scale", self._model.logit_scale).exp()
         hidden = torch.where(features["same"], PADDING, 0.0)  # (b, pairs)
         own, first = (image * text).sum(1, keepdim=True), torch.zeros(len(image), dtype=torch.long, device=image.device)
         return [
-            (scale * torch.cat([own, feature @ bank.T + hidden], dim=1), first)
+            (scale * torch.cat([own, product(feature, bank.T) + hidden], dim=1), first)
             for feature, bank in ((image, self._texts), (text, self._images))
         ]
 

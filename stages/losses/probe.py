@@ -84,21 +84,24 @@ class OnVectors(Objective):
         """
         import torch
 
+        from stages.privacy.places import product
+
         found = []
         with torch.no_grad():
             for start in range(0, len(images), BLOCK):
                 some = images[start : start + BLOCK]
                 block = torch.cat([some, some[:1].expand(BLOCK - len(some), -1)])
-                logits = self._model.encode_image(block, normalize=True) @ self._classes.T
+                logits = product(self._model.encode_image(block, normalize=True), self._classes.T)
                 found.append((logits[: len(some)], self._model.centred(block)[: len(some)]))
         logits, centred = (torch.cat(parts) for parts in zip(*found, strict=True))
         return logits, centred
 
     def features(self, parameters: Parameters, records: Parameters, merge: bool) -> Tensors:
         from stages.models.heads import CENTRE, PROBE, SHARPNESS
+        from stages.privacy.places import product
 
         zero = self._model.class_shift
-        added = records["centred"] @ parameters[PROBE] + parameters.get("class_shift", zero)
+        added = product(records["centred"], parameters[PROBE]) + parameters.get("class_shift", zero)
         centre = records["ones"] @ parameters[CENTRE] + parameters.get("centre_shift", zero)
         return {
             "logits": records["logits"] + SHARPNESS * added,

@@ -70,7 +70,9 @@ class AgainstClasses(AgainstFixed):
         return {"image": image, "labels": records["labels"]}
 
     def choices(self, parameters: Parameters, features: Parameters) -> "list[tuple[torch.Tensor, torch.Tensor]]":
-        return [(features["image"] @ self._classes.T, features["labels"])]
+        from stages.privacy.places import product
+
+        return [(product(features["image"], self._classes.T), features["labels"])]
 
 
 LOSS = Prompts()

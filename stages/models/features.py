@@ -9,6 +9,7 @@ wrong ledger. Where every method trains a tower nothing is computed, and it says
 
 import functools
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from stages.errors import UserError
 from stages.models.batches import Images
 from stages.models.encoder import Encoder, WholeEncoder
 from stages.models.heads import Heads, trunks
+from stages.privacy.places import alike
 
+logger = logging.getLogger(__name__)
 FACTS = "features.json"
 FITS_A_CACHE = 16  # images; on a CPU larger batches are slower
 
@@ -111,9 +114,13 @@ def _write_rows(path: Path, items: Sequence, encode: Callable, batch_size: int, 
     """All batches have one size, the last one filled up: in a batch of another size the last digits would differ.
 
     So the features of a record are a function of that record alone, to the last digit, wherever it stands and whoever
-    stands beside it. If they moved with its neighbours, one more record would move the gradients of all others.
+    stands beside it. If they moved with its neighbours, one more record would move the gradients of all others. Where
+    the processor makes different features of copies of one record (privacy/places.py), each goes by itself.
     """
     out = None
+    if items and not alike(encode([items[0]] * batch_size)):
+        logger.warning("%s: this processor rounds by the place in a batch, so records go one by one: slower", what)
+        batch_size = 1
     for start in tqdm(range(0, len(items), batch_size), desc=what, unit=" batches", disable=None):
         batch = list(items[start : start + batch_size])
         rows = encode(batch + batch[:1] * (batch_size - len(batch)))[: len(batch)].float().cpu().numpy()

@@ -70,11 +70,11 @@ def clipped_sum(
     """As gradients.clipped_sum: sum over units of g * min(1, C / ||g||), in steps of the grid."""
     figures, grid = Diagnostics(len(units), [], []), grid_of(clip_norm)
     values = {name: p.detach() for name, p in parameters.items()}
-    factors: dict[str, Factor] = {name: (objective.factors or {})[name] for name in parameters}
+    factors = factors_by_name(objective, parameters)
     shapes = {name: p.T.shape if factors[name].transposed else p.shape for name, p in values.items()}
     total, apart = ({n: values[n].new_zeros(shapes[n], dtype=torch.float64) for n in factors} for _ in range(2))
-    for each in passes(units, at_once, expected=expected):
-        X, D, losses = _factors_of(objective, values, factors, take(records, each.members), each)
+    for each in passes(units, at_once, 1 if objective.one_by_one else None, expected):
+        X, D, losses = factors_of(objective, values, factors, take(records, each.members), each)
         with full_precision():
             norms, lengths = bounded_norms(X, D)
             cancels = lengths > CANCELS * norms.clamp(min=clip_norm)
@@ -89,6 +89,10 @@ def clipped_sum(
         figures.losses += losses.tolist()
     steps = {name: (total[name] / grid).round_() + apart[name] for name in factors}
     return [steps[n].T if factor.transposed else steps[n] for n, factor in factors.items()], figures
+
+
+def factors_by_name(objective: Objective, parameters: Parameters) -> dict[str, Factor]:
+    return {name: (objective.factors or {})[name] for name in parameters}
 
 
 def bounded_norms(X: Matrices, D: Matrices) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,7 +119,7 @@ def _add_by_itself(total: Matrices, gradient: Matrices, clip_norm: float) -> flo
     return norm.item()
 
 
-def _factors_of(
+def factors_of(
     objective: Objective,
     values: dict[str, torch.Tensor],
     factors: Mapping[str, Factor],

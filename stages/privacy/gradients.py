@@ -50,7 +50,7 @@ Records = Mapping[str, torch.Tensor]  # a row per record
 class Objective(Protocol):
     """A loss in two parts: what each record gives by itself, and what all of them give together."""
 
-    one_by_one: bool  # whether units must not share a pass, because vmap cannot take the model
+    one_by_one: bool  # whether units must not share a pass: vmap cannot take the model, or places matter (places.py)
     factors: Mapping[str, Any] | None  # where all that is trained are matrices on fixed inputs: see factored.py
 
     def records(self, batch: Any) -> Records:
@@ -104,7 +104,7 @@ def clipped_sum(
         if len(each.members) == 1:
             gradients, loss = _one(objective, parameters, take(records, each.members[0]), at_once)
         else:
-            gradients, loss = _several(objective, parameters, take(records, each.members), each.present)
+            gradients, loss = several(objective, parameters, take(records, each.members), each.present)
         with full_precision():
             norms = _joint_norms(gradients)[: each.count]
             clipped = _on_grid([g[: each.count] for g in gradients], norms, clip_norm)
@@ -200,9 +200,11 @@ def _one(
     return [g.unsqueeze(0) for g in gradients], loss.unsqueeze(0)
 
 
-def _several(
+def several(
     objective: Objective, parameters: Parameters, records: Records, present: torch.Tensor
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The gradient of each unit, a row per unit of each tensor, and their losses."""
+
     def loss_of(values: Parameters, unit: Records, there: torch.Tensor) -> torch.Tensor:
         return objective.loss(values, objective.features(values, unit, merge=False), there)
 

@@ -10,7 +10,7 @@ So the shape of a pass follows from public values and from the size of its own u
     where a rung has one unit in a pass, it goes by itself, as long as it is
 
 That every unit then has the same gradient to the last bit, wherever it stands in a pass and whoever stands beside it,
-is seen in tests/privacy/test_passes.py.
+is seen in tests/privacy/test_passes.py, and asked of each processor that trains (places.py).
 
     >>> [rung(size) for size in (1, 2, 3, 5, 9, 100)]
     [1, 2, 4, 6, 12, 128]

@@ -4,6 +4,7 @@ What leaves this module is the trained weights. Losses, norms and batch sizes ar
 are neither logged nor kept, unless the caller gives a `watch` for them (stages/privacy/README.md section 1).
 """
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from stages.distributed.ranks import ALONE, Part, Ranks
 from stages.distributed.shards import local, part_of, place
 from stages.models.batches import BatchReader
 from stages.models.views import NUMBERS
-from stages.privacy import factored
+from stages.privacy import factored, places
 from stages.privacy.accounting import Plan
 from stages.privacy.gradients import (
     Diagnostics,
@@ -27,10 +28,12 @@ from stages.privacy.gradients import (
     grid_of,
     shared_gradient,
 )
-from stages.privacy.mechanism import Mechanism
+from stages.privacy.mechanism import Expected, Mechanism
 from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
 from stages.train.course import Course
+
+logger = logging.getLogger(__name__)
 
 # Public constants applied after the noise: the scale's are CLIP's, and a bias is not beyond what the scale can bring.
 RANGES = {"logit_scale": (-math.inf, math.log(100)), "logit_bias": (-100.0, 100.0)}
@@ -66,6 +69,12 @@ def train(learner: Learner, reader: BatchReader, plan: Plan, key: Key, how: Exec
     # No dropout: features must be the same in both passes of a batch in pieces. Batch normalisation keeps its public
     # averages: they would carry private data without noise.
     model.eval()
+    if mechanism and places_matter(learner, reader, plan, key, how.at_once):
+        logger.warning(
+            "this processor rounds a unit's gradient by its place among others: units go through the model one by one, "
+            "which takes longer (stages/privacy/places.py)"
+        )
+        objective.one_by_one = True
     hidden = None if ranks.is_first else True  # one progress bar, in a terminal
     for t in trange(how.done, steps, initial=how.done, total=steps, desc="train", unit=" steps", disable=hidden):
         drawn = plan.sampling.sample(key, t, reader.units)  # line 3
@@ -136,14 +145,30 @@ def private_gradient(
     C, ranks, figures = mechanism.clip_norm, work.ranks, None
     if work.parts is None:  # lines 4 and 5
         summed = factored.clipped_sum if objective.factors else clipped_sum
-        expected = mechanism.expected_units(batch_size)
-        expected = expected and {size * views: units for size, units in expected.items()}
+        expected = expected_rows(mechanism, batch_size, views)
         total, figures = summed(objective, parameters, records, work.units, C, at_once, expected)
         total = ranks.sum([g.double() for g in total]) if ranks.world > 1 else total  # exact: see gradients.py
     else:
         total = clipped_sum_of_shared(objective, parameters, records, work.parts, C, at_once, ranks)
-    places = [place(p) for p in parameters.values()]
-    return noised(total, grid_of(C), mechanism.sigma * C, key, t, places), figures  # line 6
+    placed = [place(p) for p in parameters.values()]
+    return noised(total, grid_of(C), mechanism.sigma * C, key, t, placed), figures  # line 6
+
+
+def expected_rows(mechanism: Mechanism, batch_size: float | None, views: int) -> Expected | None:
+    expected = mechanism.expected_units(batch_size)
+    return expected and {size * views: units for size, units in expected.items()}
+
+
+def places_matter(learner: Learner, reader: BatchReader, plan: Plan, key: Key, at_once: int) -> bool:
+    """Asked with random images: the answer is one about the processor and the shapes of the plan."""
+    objective, parameters = learner.objective, learner.parameters
+    expected = expected_rows(plan.mechanism, plan.sampling.batch_size, reader.views)
+    if objective.one_by_one or not (wanted := places.sizes(at_once, None, expected)):
+        return False
+    batch = reader.batch(np.arange(max(wanted)) % reader.units, key.stream("place", 0))
+    images = torch.rand(batch.images.shape, generator=torch.Generator().manual_seed(0))
+    records = objective.records(replace(batch, images=images))
+    return places.matter(objective, parameters, records, at_once, expected)
 
 
 def _records(

@@ -15,6 +15,7 @@ from stages.models import clip as clips
 from stages.models.batches import BatchReader, decoded
 from stages.models.encoder import Encoder
 from stages.models.parts import trainable_parameters
+from stages.privacy import gradients, places
 from stages.privacy.accounting import Plan
 from stages.privacy.gradients import gradient, grid_of
 from stages.privacy.methods.batch import BatchClipping
@@ -270,3 +271,14 @@ def test_one_row_and_one_text_are_drawn_from_a_unit(tmp_path):
     assert {len(batch) for batch in drawn} == {1}
     assert {text for batch in drawn for text in batch.texts} == {"one", "two"}
     assert len({batch.images.sum().item() for batch in drawn}) == 3
+
+
+@pytest.mark.parametrize("matter", [True, False])
+def test_where_places_matter_a_training_goes_unit_by_unit_and_says_so(data, monkeypatch, caplog, matter):
+    together, several = [], gradients.several
+    monkeypatch.setattr(gradients, "several", lambda *given: together.append(1) or several(*given))
+    monkeypatch.setattr(places, "matter", lambda *_: matter)
+    run = Run(data, steps=1, mechanism=ExampleClipping(0.1, 0.0), part="image-tower", loss="prompts")
+    assert bool(together) is (not matter)
+    assert ("units go through the model one by one" in caplog.text) is matter
+    assert not torch.equal(run.model.visual.proj, run.before["visual.proj"])

@@ -10,7 +10,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from safetensors.torch import save_file
+from torch.overrides import TorchFunctionMode
 
 from stages.errors import UserError
 from stages.models import torchscript
@@ -26,6 +27,10 @@ from stages.models.encoder import WholeEncoder
 from stages.models.kinds import OPEN_CLIP as LAYOUT
 
 CARRIED = ("tokenizer.json", "tokenizer_config.json", "config.json")  # the last: of a Hugging Face text tower
+DRAWS = (
+    *(torch.Tensor.normal_, torch.Tensor.uniform_),
+    *(torch.nn.init.normal_, torch.nn.init.uniform_, torch.nn.init.kaiming_uniform_, torch.nn.init.trunc_normal_),
+)
 SEE_NAMES = 'python -c "import open_clip; print(open_clip.list_pretrained())"'
 
 
@@ -95,7 +100,7 @@ def from_folder(folder: Path, weights: Path | None) -> WholeEncoder:
 def from_config(config: dict, files: Path, weights: Path | None = None) -> WholeEncoder:
     """`files` is the folder with the tokenizer, and with the config.json of a Hugging Face text tower."""
     carried = tuple(files / name for name in CARRIED if (files / name).is_file())
-    with _quiet(), tempfile.TemporaryDirectory() as place:
+    with _quiet(), _drawing(config, weights), tempfile.TemporaryDirectory() as place:
         # open_clip reads a folder; a text tower is named in it by where its files are now.
         here = copy.deepcopy(config)
         if "hf_model_name" in here["model_cfg"]["text_cfg"]:
@@ -152,6 +157,22 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logging.disable(logging.NOTSET)
+
+
+class _WithoutDrawing(TorchFunctionMode):
+    """Weights that a file replaces, all of them, are not drawn first: that is half of what loading a ViT-L takes."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+def _drawing(config: dict, weights: Path | None) -> AbstractContextManager:
+    """Models with towers of other libraries are left alone: some draw until they like what comes."""
+    model = config["model_cfg"]
+    others = "hf_model_name" in model["text_cfg"] or "timm_model_name" in model["vision_cfg"]
+    return nullcontext() if others or weights is None else _WithoutDrawing()
 
 
 @contextmanager

@@ -5,6 +5,8 @@ import open_clip
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
+from torch.profiler import ProfilerActivity, profile
 
 from stages.errors import UserError
 from stages.models import clip as clips
@@ -99,3 +101,20 @@ def test_asking_for_a_missing_gpu_is_one_clear_error(monkeypatch):
     assert device_of("auto").type == "cpu"
     with pytest.raises(UserError, match="no CUDA device"):
         device_of("cuda")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [TINY, "RN50"])
+def test_weights_that_are_loaded_are_not_drawn_before(architecture, tmp_path):
+    saved.save(saved.create(architecture), tmp_path / "m")
+    with profile(activities=[ProfilerActivity.CPU]) as made:
+        saved.create(architecture)
+    with profile(activities=[ProfilerActivity.CPU]) as loaded:
+        again = saved.load(tmp_path / "m").model.state_dict()
+    drawn = [{e.key for e in seen.key_averages()} & {"aten::normal_", "aten::uniform_"} for seen in (made, loaded)]
+    assert drawn[0] == {"aten::normal_", "aten::uniform_"}
+    few = sum(e.count for e in loaded.key_averages() if e.key == "aten::normal_")
+    assert "aten::uniform_" not in drawn[1] and few <= 5  # open_clip's own torch.randn of a few
+    there = load_file(tmp_path / "m" / clips.LAYOUT.weights)
+    assert again.keys() == there.keys() and all(torch.equal(again[name], there[name]) for name in there)
+    assert torch.empty(100).normal_().std() > 0.5  # from here on, draws are draws

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from stages.models.encoder import Encoder, WholeEncoder
 
+LARGEST = 12.0  # inches of a confusion matrix: of a hundred classes it took a minute, drawn at full size
+
 
 class Classification(Task):
     name = "classification"
@@ -96,11 +98,12 @@ class Confusion:
         import matplotlib.pyplot as plt
 
         share = self.counts / np.maximum(self.counts.sum(axis=1, keepdims=True), 1)
-        size = max(4.0, 0.45 * len(self.classes) + 1.5)
+        size = min(max(4.0, 0.45 * len(self.classes) + 1.5), LARGEST)
         figure, axes = plt.subplots(figsize=(size, size), layout="constrained")
         axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
         axes.set_xticks(range(len(self.classes)), self.classes, rotation=90 if len(self.classes) > 10 else 0)
         axes.set_yticks(range(len(self.classes)), self.classes)
+        axes.tick_params(labelsize=min(10.0, 50 * size / len(self.classes)))  # points: as much as a row has room for
         axes.set(xlabel="predicted", ylabel="true", title=title)
         if len(self.classes) <= 20:
             for (i, j), count in np.ndenumerate(self.counts):

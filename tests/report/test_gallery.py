@@ -157,6 +157,7 @@ def test_a_caption_that_is_missing_is_a_dash(in_project):
     assert ["batch, epsilon 5", "-"] in Page(text).cells
 
 
+@pytest.mark.slow
 def test_mlflow_gets_the_page_every_score_and_what_was_not_run(in_project):
     import mlflow
 
@@ -191,6 +192,7 @@ def test_mlflow_gets_the_page_every_score_and_what_was_not_run(in_project):
         mlflow.set_tracking_uri(None)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: infra/system-packages chromium installs it")
 def test_the_page_is_readable_on_a_laptop_and_on_a_phone(in_project):
     from playwright.sync_api import sync_playwright

@@ -57,6 +57,7 @@ def test_a_file_that_is_no_database_is_told(address, tmp_path):
         store.connect()
 
 
+@pytest.mark.slow
 def test_publishing_without_a_server_ends_with_code_2_and_no_traceback(tmp_path):
     """As a person sees it; the theory, because it needs the fewest files."""
     (tmp_path / "theory").mkdir()
@@ -84,6 +85,7 @@ def test_passwords_are_hidden_wherever_they_stand(text, monkeypatch):
     assert PASSWORD not in store.hidden(text) and "***" in store.hidden(text)
 
 
+@pytest.mark.slow
 def test_processes_that_meet_at_a_new_file_all_get_to_use_it(tmp_path):
     code = "from stages.publish import store; store.connect()"
     environment = Project(tmp_path).environment(PYTHONPATH=str(ROOT), MLFLOW_TRACKING_URI="sqlite:///mlflow.db")
@@ -113,11 +115,13 @@ def most_at_once(client: MlflowClient, count: int, seconds: float, looks: int) -
     return most
 
 
+@pytest.mark.slow
 def test_publishers_wait_for_each_other(client):
     assert most_at_once(client, count=3, seconds=0.5, looks=50) == [1, 1, 1]
     assert not client.search_registered_models()
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_dead_publisher_is_taken_over_by_one_waiter(client, capsys):
     client.create_registered_model(NAME, tags={"holder": "elsewhere, process 1, 0badcafe", "beat": "3"})
     # They work for longer than a dead one is waited for; but they beat.

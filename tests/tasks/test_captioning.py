@@ -124,6 +124,7 @@ def odd_data(folder) -> PreparedSplit:
     return PreparedSplit(folder, "test")
 
 
+@pytest.mark.slow
 def test_odd_captions_and_a_model_that_says_nothing_have_scores(tmp_path, monkeypatch):
     data = odd_data(tmp_path / "odd")
     encoder = saved.create("stages/models/configs/tiny-blip", [*scenes.PUBLIC.one, "a red circle"])

@@ -51,6 +51,7 @@ def test_what_is_not_met_is_said(config):
     assert any(what.startswith("within gamma") for what in measure(settings(config)[0], config).unmet)
 
 
+@pytest.mark.slow
 def test_a_single_clip_does_not_gain_by_more_data_and_groups_do(config):
     """The noise of `batch` with b = nu n is the same for every n: its exponent in n is 0, not the theorem's -1/2."""
     config = config.model_copy(update={"trials": 16})

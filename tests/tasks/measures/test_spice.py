@@ -11,6 +11,7 @@ from stages.tasks.measures import spice
 from tests.tasks.measures.test_caption_scores import CASES, fake_java, needs_java, scored
 
 
+@pytest.mark.slow
 @needs_java
 @pytest.mark.skipif((spice.PROGRAM / "lib" / spice.FILES[0]).exists(), reason="SPICE's files are installed")
 def test_without_its_files_spice_is_not_run_with_the_reason_and_nothing_is_fetched(monkeypatch):
@@ -44,6 +45,7 @@ def test_an_incomplete_folder_is_named_with_what_it_lacks(tmp_path):
         spice.class_path(Path("nowhere"))
 
 
+@pytest.mark.slow
 @needs_java
 def test_files_in_the_users_folder_reach_the_program(tmp_path, monkeypatch):
     body = f"""

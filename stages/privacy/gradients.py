@@ -98,8 +98,7 @@ def clipped_sum(
     """
     figures = Diagnostics(len(units), [], [])
     total = None
-    bytes_each = sum(p.numel() * p.element_size() for p in parameters.values())
-    most = 1 if objective.one_by_one else max(1, GRADIENT_BYTES // bytes_each)
+    most = units_at_once(objective, parameters)
     for each in passes(units, at_once, most, expected):
         if len(each.members) == 1:
             gradients, loss = _one(objective, parameters, take(records, each.members[0]), at_once)
@@ -114,6 +113,11 @@ def clipped_sum(
     if total is None:
         total = [torch.zeros_like(p) for p in parameters.values()]
     return total, figures
+
+
+def units_at_once(objective: Objective, parameters: Parameters) -> int:
+    bytes_each = sum(p.numel() * p.element_size() for p in parameters.values())
+    return 1 if objective.one_by_one else max(1, GRADIENT_BYTES // bytes_each)
 
 
 def clipped_sum_of_shared(

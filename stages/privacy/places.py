@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from stages.privacy import factored
-from stages.privacy.gradients import GRADIENT_BYTES, Objective, Parameters, Records, several, take
+from stages.privacy.gradients import Objective, Parameters, Records, several, take, units_at_once
 from stages.privacy.mechanism import Expected
 from stages.privacy.passes import Pass, rung, units_in_pass
 
@@ -44,8 +44,7 @@ def matter(
 
     A unit is made of the first so many `records`, which had better not be those of people.
     """
-    bytes_each = sum(p.numel() * p.element_size() for p in parameters.values())
-    most = None if objective.factors else max(1, GRADIENT_BYTES // bytes_each)
+    most = None if objective.factors else units_at_once(objective, parameters)
     there, values = len(next(iter(records.values()))), {name: p.detach() for name, p in parameters.items()}
     for size in sizes(at_once, most, expected):
         count = units_in_pass(size, at_once, most, expected)
@@ -63,5 +62,6 @@ def matter(
 
 
 def alike(copies: torch.Tensor) -> bool:
-    """Whether all rows are the same to the last bit."""
-    return torch.equal(copies, copies[:1].expand_as(copies))
+    """Whether all rows are the same to the last bit. What is not finite is: no record may tip the answer."""
+    finite = copies.nan_to_num(0.0, 0.0, 0.0)
+    return torch.equal(finite, finite[:1].expand_as(finite))

@@ -34,6 +34,7 @@ from stages.privacy.randomness import Key
 from stages.train.course import Course
 
 logger = logging.getLogger(__name__)
+GOLDEN = (5**0.5 - 1) / 2  # its multiples fill [0, 1) evenly: a picture that needs no draw
 
 # Public constants applied after the noise: the scale's are CLIP's, and a bias is not beyond what the scale can bring.
 RANGES = {"logit_scale": (-math.inf, math.log(100)), "logit_bias": (-100.0, 100.0)}
@@ -69,7 +70,7 @@ def train(learner: Learner, reader: BatchReader, plan: Plan, key: Key, how: Exec
     # No dropout: features must be the same in both passes of a batch in pieces. Batch normalisation keeps its public
     # averages: they would carry private data without noise.
     model.eval()
-    if mechanism and places_matter(learner, reader, plan, key, how.at_once):
+    if mechanism and not ranks.sharded and places_matter(learner, reader, plan, key, how.at_once):
         logger.warning(
             "this processor rounds a unit's gradient by its place among others: units go through the model one by one, "
             "which takes longer (stages/privacy/places.py)"
@@ -160,13 +161,17 @@ def expected_rows(mechanism: Mechanism, batch_size: float | None, views: int) ->
 
 
 def places_matter(learner: Learner, reader: BatchReader, plan: Plan, key: Key, at_once: int) -> bool:
-    """Asked with random images: the answer is one about the processor and the shapes of the plan."""
+    """Asked with images of nobody: the answer is one about the processor and the shapes of the plan.
+
+    Where tensors are split among processes, units go one by one anyhow.
+    """
     objective, parameters = learner.objective, learner.parameters
     expected = expected_rows(plan.mechanism, plan.sampling.batch_size, reader.views)
     if objective.one_by_one or not (wanted := places.sizes(at_once, None, expected)):
         return False
     batch = reader.batch(np.arange(max(wanted)) % reader.units, key.stream("place", 0))
-    images = torch.rand(batch.images.shape, generator=torch.Generator().manual_seed(0))
+    numbers = torch.arange(batch.images.numel(), dtype=torch.float64)
+    images = (numbers * GOLDEN).frac().to(batch.images.dtype).view(batch.images.shape)
     records = objective.records(replace(batch, images=images))
     return places.matter(objective, parameters, records, at_once, expected)
 

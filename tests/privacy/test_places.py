@@ -92,3 +92,10 @@ def test_features_of_frozen_towers_are_those_of_a_record_by_itself(processor, tm
     features._write_rows(tmp_path / "all.npy", items, encode, 2, "encode")
     assert np.array_equal(np.load(tmp_path / "all.npy"), torch.cat([encode([item]) for item in items]).numpy())
     assert ("records go one by one" in caplog.text) is (processor == "uneven")
+
+
+def test_a_record_whose_numbers_are_not_finite_does_not_tip_the_answer():
+    nothing = torch.tensor([[1.0, float("nan"), float("inf")], [1.0, float("inf"), float("nan")]])
+    assert places.alike(nothing)
+    nothing[1, 0] += 2**-23
+    assert not places.alike(nothing)

@@ -33,6 +33,7 @@ SETTINGS = {  # name: (mechanism, part, loss, batch size, records at once)
     "batch in pieces": (BatchClipping(0.1, 2.0), "all", "contrastive", 30, 7),
     "batch of one or none": (BatchClipping(0.1, 0.5), "all", "contrastive", 1, 16),
     "group": (GroupClipping(0.1, 2.0, groups=5), "image-tower", "contrastive", 20, 16),
+    "many groups": (GroupClipping(0.1, 2.0, groups=20), "image-tower", "contrastive", 20, 16),  # passes of several
     "example": (ExampleClipping(0.1, 2.0), "image-tower", "prompts", 12, 16),
     "not private": (None, "all", "contrastive", 12, 16),
 }

@@ -31,7 +31,7 @@ class Part:
     """Records of one clip unit that a process computes, as places in the batch."""
 
     records: np.ndarray
-    own: int  # the first so many are its own; a process that would have none takes one that does not count
+    own: int  # the first so many are its own; where another process has one more, a record that does not count follows
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,18 @@ class Ranks:
         return np.flatnonzero(np.isin(units, kinds[self.rank :: self.world]))
 
     def parts(self, units: np.ndarray) -> list[Part]:
-        """This process's records of each unit; all processes have the same units in the same order.
+        """This process's records of each unit; all processes have the same units in the same order, and as many
+        records of each, so that all go through a model that is split among them equally often.
 
-        >>> [part.records.tolist() for part in Ranks(1, 2, sharded=True).parts(np.array([7, 3, 7, 7]))]
-        [[1], [2]]
+        >>> [(part.records.tolist(), part.own) for part in Ranks(1, 2, sharded=True).parts(np.array([7, 3, 7, 7]))]
+        [([1], 0), ([2, 0], 1)]
         """
         found = []
         for unit in np.unique(units):
             members = np.flatnonzero(units == unit)
             mine = members[self.rank :: self.world]
-            found.append(Part(mine if len(mine) else members[:1], len(mine)))
+            lacks = len(members[:: self.world]) - len(mine)  # the first process has the most; none has two fewer
+            found.append(Part(np.concatenate([mine, members[:lacks]]), len(mine)))
         return found
 
     def gather(self, features: Mapping[str, torch.Tensor], own: int) -> tuple[dict[str, torch.Tensor], int]:

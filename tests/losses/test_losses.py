@@ -18,6 +18,7 @@ from stages.privacy.gradients import MARGIN, clipped_sum, gradient, grid_of
 from stages.privacy.methods.batch import BatchClipping
 from stages.privacy.methods.example import ExampleClipping
 from stages.privacy.methods.group import GroupClipping
+from stages.privacy.places import product
 from stages.privacy.randomness import Key
 
 LABELS = Labels(classes=("cat", "dog", "bird"), templates=("a photo of a {}.", "a drawing of a {}."))
@@ -84,7 +85,7 @@ def test_prompts_has_the_same_bits_as_when_it_was_written_by_itself(tiny):
     objective, parameters, records = prepared(tiny, "prompts", "image-tower")
     image = tiny.model.encode_image(batch().images, normalize=True)
     classes = tiny.model.logit_scale.exp().detach() * class_features(tiny, LABELS, image.device)
-    each = torch.nn.functional.cross_entropy(image @ classes.T, records["labels"], reduction="none")
+    each = torch.nn.functional.cross_entropy(product(image, classes.T), records["labels"], reduction="none")
     plain = torch.autograd.grad(
         torch.where(torch.ones(12, dtype=torch.bool), each, 0.0).sum() / 12, parameters.values()
     )
@@ -155,7 +156,7 @@ def test_removing_any_record_moves_the_sum_by_at_most_the_sensitivity(tiny, name
     objective, parameters, records = prepared(tiny, loss, part)
 
     def summed(drawn: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
-        units = mechanism.assign(drawn, 12, Key.from_seed(5).stream("unit", 0))
+        units = mechanism.assign(drawn, Key.from_seed(5), 0)
         chosen = {k: t[torch.from_numpy(drawn)] for k, t in records.items()}
         return units, flat(clipped_sum(objective, parameters, chosen, units, C, at_once)[0]) * grid_of(C)
 

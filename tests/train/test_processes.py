@@ -49,6 +49,8 @@ def test_every_record_is_computed_by_one_process():
     assert all(set(units[a]).isdisjoint(units[b]) for a in whole for b in whole if a is not b)
     parts = [Ranks(rank, 3, sharded=True).parts(units) for rank in range(3)]
     assert sorted(np.concatenate([part.records[: part.own] for mine in parts for part in mine])) == list(range(23))
+    lengths = [[len(part.records) for part in mine] for mine in parts]
+    assert lengths[0] == lengths[1] == lengths[2]  # or one would wait for a pass that another does not make
     assert Ranks(1, 3).whole_units(np.zeros(4, int), one_unit=True) is None  # one unit: its records are shared
 
     (left_out,) = Ranks(2, 3, sharded=True).parts(np.zeros(2, int))

@@ -116,7 +116,7 @@ class Step:
     def private(self, mechanism: Mechanism) -> Callable[[int], None]:
         def step(t: int) -> None:
             drawn = np.arange(self.size)
-            units = mechanism.assign(drawn, self.size, self.key.stream("unit", t))
+            units = mechanism.assign(drawn, self.key, t)
             wanted, size = self._wanted(), self.size
             noisy, _ = private_gradient(self.objective, wanted, self.records, Work(units), mechanism, self.key, t, size)
             self._update(noisy)

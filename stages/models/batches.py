@@ -27,6 +27,8 @@ class Batch:
         return len(self.texts)
 
 
+# For places of records and their views, so many numbers of [0, 1) each; one more place changes none of the others'.
+Draws = Callable[[np.ndarray, int], np.ndarray]
 Images = Callable[[Sequence[int]], torch.Tensor]  # from rows of a split to what the model takes as their images
 
 
@@ -43,14 +45,14 @@ def decoded(data: PreparedSplit, encoder: WholeEncoder) -> Images:
 
 class BatchReader:
     """Reads units of a split; for `images` see `decoded` and features.py. With `asks`, also questions about the image:
-    all of them, which is for public data, or one at random, with one of its answers.
+    one at random, with one of its answers; or all of them with answers that a generator chooses, for public data.
     """
 
     def __init__(
         self,
         data: PreparedSplit,
         images: Images,
-        asks: Literal["all", "one"] | None = None,
+        asks: Literal["one"] | np.random.Generator | None = None,
         views: int = 1,
         variation: Variation | None = None,
     ):
@@ -62,25 +64,24 @@ class BatchReader:
         """How many there are; private where n is secret."""
         return self._data.units
 
-    def batch(self, units: np.ndarray, stream: np.random.Generator, view: np.ndarray | int = 0) -> Batch:
-        """A unit with several images or texts gives one of each, at random (stages/privacy/README.md section 1).
+    def batch(self, units: np.ndarray, draws: Draws, view: np.ndarray | int = 0) -> Batch:
+        """A unit with several images or texts gives one of each, at random (stages/privacy/README.md section 2).
 
         `view` says which of a unit's `views` each is: another one, another draw.
         """
         chosen, texts, labels, asked = [], [], [], []
         numbers = 4 if self._asks == "one" else 2
-        # For every unit: one more leaves the others' alone.
-        draws = stream.random((self._data.units, self.views, numbers))[units, view]
-        for unit, (row_draw, text_draw, *asking) in zip(units, draws, strict=True):
+        drawn = draws(units * self.views + view, numbers)
+        for unit, (row_draw, text_draw, *asking) in zip(units, drawn, strict=True):
             rows = self._data.rows_of_unit(int(unit))
             row = rows[int(row_draw * len(rows))]
             its_texts, label = self._data.texts_and_label(row)
             chosen.append(row)
             texts.append(its_texts[int(text_draw * len(its_texts))] if its_texts else "")  # nothing was answered
             labels.append(label)
-            if self._asks == "all":
-                asked.append([(q.text, str(stream.choice(q.answers))) for q in self._answered(row)])
-            elif self._asks == "one":
+            if isinstance(self._asks, np.random.Generator):
+                asked.append([(q.text, str(self._asks.choice(q.answers))) for q in self._answered(row)])
+            elif self._asks:
                 asked.append(self._one_question(row, *asking))
         return Batch(self._images(chosen) if chosen else torch.empty(0), texts, labels, asked or None)
 

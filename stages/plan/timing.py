@@ -111,7 +111,7 @@ def _step(
         texts, labels = [said[i % 2] for i in range(count)], [i % 2 for i in range(count)]
         asked = [[("what is it?", "a cat")]] * count if has_questions else None
         records = objective.records(Batch(torch.rand(count, *shape), texts, labels, asked))
-        units = mechanism.assign(np.arange(drawn), drawn, key.stream("unit", 0))
+        units = mechanism.assign(np.arange(drawn), key, 0)
         work, at_once, views = Work(np.repeat(units, method.views)), compute.records_at_once, method.views
         gradients, _ = private_gradient(objective, parameters, records, work, mechanism, key, 0, at_once, drawn, views)
         for parameter, g in zip(parameters.values(), gradients, strict=True):

@@ -24,14 +24,17 @@ def pretrained(config: params.Pretrain, device_name: str) -> WholeEncoder:
     rng = np.random.default_rng(config.seed)
     data = PreparedSplit(data_dir(config.data), "train")
     encoder = saved.create(config.architecture, _texts(data))
-    reader = BatchReader(data, decoded(data, encoder), asks="all" if data.questions(0) else None)
+    reader = BatchReader(data, decoded(data, encoder), asks=rng if data.questions(0) else None)
     model = encoder.model.to(device_of(device_name)).train()
     loss_of = _loss(encoder, families.of_folder(config_folder(config.architecture)).pretraining(encoder))
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.lr, total_steps=config.steps, cycle_momentum=False)
 
+    def draws(places: np.ndarray, numbers: int) -> np.ndarray:
+        return rng.random((data.units, numbers))[places]
+
     for _ in trange(config.steps, desc=f"pretrain on {config.data}", unit=" steps", disable=None):
-        loss = loss_of(reader.batch(rng.integers(data.units, size=config.batch_size), rng))
+        loss = loss_of(reader.batch(rng.integers(data.units, size=config.batch_size), draws))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stages.errors import UserError
+from stages.privacy.randomness import Key
 
 if TYPE_CHECKING:  # takes seconds, and params.yaml is read by the fields below
     from dp_accounting import DpEvent, NeighboringRelation
@@ -83,8 +84,8 @@ class Mechanism(ABC):
         return GaussianDpEvent(self.sigma * self.clip_norm / self.sensitivity(relation))
 
     @abstractmethod
-    def assign(self, records: Places, size: int, stream: np.random.Generator) -> Places:
-        """The unit of each drawn record, as a number. `records` are indices of records of the `size` that there are."""
+    def assign(self, records: Places, key: Key, t: int) -> Places:
+        """The unit of each drawn record in step t, as a number. `records` are indices of records."""
 
     @abstractmethod
     def expected_units(self, batch_size: float | None) -> Expected | None:

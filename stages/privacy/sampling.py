@@ -120,7 +120,7 @@ class PoissonSampling(Sampling):
         return dp_accounting.PoissonSampledDpEvent(self.q, step)
 
     def _draw(self, key: Key, t: int, size: int) -> NDArray[np.int64]:
-        return np.flatnonzero(key.stream("sample", t).random(size) < self.q)
+        return poisson(key.stream("sample", t), size, self.q)
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,20 @@ class ShuffledBatches(Sampling):
         order = key.stream("shuffle", t // per_epoch).permutation(size)
         start = t % per_epoch * self.batch_size
         return np.sort(order[start : start + self.batch_size])
+
+
+def poisson(stream: np.random.Generator, count: int, q: float) -> NDArray[np.int64]:
+    """Each of `count` records with probability q, independently of the others, in time proportional to the sample.
+
+    What is drawn are the gaps between records that are taken: in a row of independent draws with chance q the number of
+    draws up to the next success is geometric, and independent of all before. The gaps are one stream, so the sample of
+    fewer records is the beginning of that of more.
+    """
+    most = int(count * q + 10 * (count * q) ** 0.5 + 10)
+    places: NDArray[np.int64] = stream.geometric(q, size=most).cumsum() - 1
+    while places[-1] < count:
+        places = np.concatenate([places, places[-1] + stream.geometric(q, size=most).cumsum()])
+    return places[places < count]
 
 
 SAMPLERS: dict[str, type[Sampling]] = {

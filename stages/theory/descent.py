@@ -16,6 +16,7 @@ from stages.privacy.gradients import clip_factors, grid_of
 from stages.privacy.methods.group import GroupClipping
 from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
+from stages.privacy.sampling import poisson
 from stages.theory.linear import penalty_gradient
 from stages.theory.spiked import Sample
 
@@ -62,15 +63,6 @@ class Descent:
         std = mechanism.sigma * mechanism.clip_norm
         noisy = noised([total], grid_of(mechanism.clip_norm), std, self.key, t)[0]
         return noisy.double() / units, norms[counts > 0]
-
-
-def poisson(stream: np.random.Generator, count: int, q: float) -> np.ndarray:
-    """Each of `count` records with probability q, independently: what is drawn are the gaps between those taken."""
-    most = int(count * q + 10 * (count * q) ** 0.5 + 10)
-    positions = stream.geometric(q, size=most).cumsum() - 1
-    while positions[-1] < count:
-        positions = np.concatenate([positions, positions[-1] + stream.geometric(q, size=most).cumsum()])
-    return positions[positions < count]
 
 
 def by_unit(records: np.ndarray, unit: np.ndarray, units: int, nobody: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -79,7 +80,7 @@ def train(learner: Learner, reader: BatchReader, plan: Plan, key: Key, how: Exec
     hidden = None if ranks.is_first else True  # one progress bar, in a terminal
     for t in trange(how.done, steps, initial=how.done, total=steps, desc="train", unit=" steps", disable=hidden):
         drawn = plan.sampling.sample(key, t, reader.units)  # line 3
-        units = mechanism.assign(drawn, reader.units, key.stream("unit", t)) if mechanism else np.zeros(len(drawn), int)
+        units = mechanism.assign(drawn, key, t) if mechanism else np.zeros(len(drawn), int)
         work = Work(np.repeat(units, reader.views), ranks, one_unit=mechanism is None or mechanism.one_unit)
         mine, view = np.divmod(work.places, reader.views)
         records = _records(objective, reader, drawn[mine], view, key, t)
@@ -169,7 +170,7 @@ def places_matter(learner: Learner, reader: BatchReader, plan: Plan, key: Key, a
     expected = expected_rows(plan.mechanism, plan.sampling.batch_size, reader.views)
     if objective.one_by_one or not (wanted := places.sizes(at_once, None, expected)):
         return False
-    batch = reader.batch(np.arange(max(wanted)) % reader.units, key.stream("place", 0))
+    batch = reader.batch(np.arange(max(wanted)) % reader.units, partial(key.by_record, "place", 0))
     numbers = torch.arange(batch.images.numel(), dtype=torch.float64)
     images = (numbers * GOLDEN).frac().to(batch.images.dtype).view(batch.images.shape)
     records = objective.records(replace(batch, images=images))
@@ -182,7 +183,7 @@ def _records(
     """What the objective takes of one view of each of these records."""
     if not len(drawn):
         return {}
-    batch = reader.batch(drawn, key.stream("text", t), view)
+    batch = reader.batch(drawn, partial(key.by_record, "text", t), view)
     if reader.variation:
         draws = key.by_record("view", t, drawn * reader.views + view, NUMBERS)
         batch = replace(batch, images=reader.variation.of(batch.images, draws))

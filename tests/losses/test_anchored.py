@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -175,8 +176,8 @@ def test_a_record_moves_a_step_by_at_most_the_sensitivity(tiny, captioned):
         for poison in (1.0, 1e6, np.nan):
             sums = []
             for drawn in (everyone, everyone[1:]):
-                units = mechanism.assign(drawn, 8, key.stream("unit", 0))
-                records = objective.records(reader.batch(drawn, key.stream("text", 0)))
+                units = mechanism.assign(drawn, key, 0)
+                records = objective.records(reader.batch(drawn, partial(key.by_record, "text", 0)))
                 if drawn[0] == 0:
                     records["images"][0] *= poison
                 total, _ = clipped_sum(objective, parameters, records, units, C, 100, mechanism.expected_units(8.0))

@@ -122,7 +122,7 @@ def test_a_record_moves_a_step_by_at_most_the_sensitivity(whole, part, poison):
     for mechanism, bound in ((ExampleClipping(C, 1.0), C), (GroupClipping(C, 1.0, groups=3), 2 * C)):
         sums = []
         for drawn in (np.arange(COUNT), np.arange(1, COUNT)):
-            units = mechanism.assign(drawn, COUNT, key.stream("unit", 0))
+            units = mechanism.assign(drawn, key, 0)
             chosen = Batch(some.images[drawn], [""] * len(drawn), [some.labels[i] for i in drawn])
             expected = mechanism.expected_units(float(COUNT))
             total, _ = factored.clipped_sum(objective, parameters, objective.records(chosen), units, C, 100, expected)

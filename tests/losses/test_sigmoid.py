@@ -131,7 +131,7 @@ def test_a_record_moves_a_step_by_at_most_twice_the_clip(tiny, mechanism, poison
     records["images"][0] *= poison
 
     def summed(drawn: np.ndarray) -> torch.Tensor:
-        units = mechanism.assign(drawn, 12, Key.from_seed(5).stream("unit", 0))
+        units = mechanism.assign(drawn, Key.from_seed(5), 0)
         chosen = {k: t[torch.from_numpy(drawn)] for k, t in records.items()}
         return flat(clipped_sum(objective, parameters, chosen, units, C, ALL)[0]) * grid_of(C)
 

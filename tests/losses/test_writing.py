@@ -171,13 +171,15 @@ def asked(tmp_path, count: int = 8) -> PreparedSplit:
 def test_one_question_and_one_answer_are_drawn_for_a_record_and_a_step(tiny, tmp_path):
     data = asked(tmp_path)
     reader = BatchReader(data, decoded(data, tiny), asks="one")
-    drawn = [reader.batch(np.array([0, 7]), Key.from_os().stream("text", t)) for t in range(200)]
+    drawn = [reader.batch(np.array([0, 7]), partial(Key.from_os().by_record, "text", t)) for t in range(200)]
     assert all(len(batch.asked[0]) == 1 and batch.asked[1] == [] for batch in drawn)
     said = {pair for batch in drawn for pair in batch.asked[0]}
     assert said == {(f"question {q}?", a) for q in (0, 2) for a in ("yes", "no", f"answer {q}")}
     # The draws of a record are its own, whoever else is drawn.
     key = Key.from_os()
-    alone, together = (reader.batch(units, key.stream("text", 3)) for units in (np.array([4]), np.arange(8)))
+    alone, together = (
+        reader.batch(units, partial(key.by_record, "text", 3)) for units in (np.array([4]), np.arange(8))
+    )
     assert alone.asked[0] == together.asked[4]
 
 
@@ -188,7 +190,7 @@ def test_a_record_without_an_answer_adds_nothing(tiny, tmp_path):
     objective = objective_of("writing", tiny, parameters, QUESTIONS)
     key, sums = Key.from_os(), []
     for units in (np.arange(8), np.arange(7)):
-        records = objective.records(reader.batch(units, key.stream("text", 0)))
+        records = objective.records(reader.batch(units, partial(key.by_record, "text", 0)))
         sums.append(flat(clipped_sum(objective, parameters, records, np.arange(len(units)), C, 100, {1: 8.0})[0]))
     assert torch.equal(*sums)
 
@@ -209,8 +211,8 @@ def test_a_record_moves_a_step_by_at_most_the_sensitivity(tiny, captioned, tmp_p
         for poison in (1.0, 1e6, np.nan):
             sums = []
             for drawn in (everyone, everyone[1:]):
-                units = mechanism.assign(drawn, data.units, key.stream("unit", 0))
-                records = objective.records(reader.batch(drawn, key.stream("text", 0)))
+                units = mechanism.assign(drawn, key, 0)
+                records = objective.records(reader.batch(drawn, partial(key.by_record, "text", 0)))
                 if drawn[0] == 0:
                     records["images"][0] *= poison
                 expected = mechanism.expected_units(float(data.units))

@@ -1,6 +1,7 @@
 """BLIP: what its parts are, what private training may move, and that its folders are those of transformers."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import huggingface_hub
@@ -213,8 +214,8 @@ def test_an_image_with_all_its_captions_moves_a_step_by_at_most_the_sensitivity(
         for left_out in (0, 5, 23):
             sums = []
             for drawn in (everyone, np.delete(everyone, left_out)):
-                units = mechanism.assign(drawn, 24, key.stream("unit", 0))
-                texts = reader.batch(drawn, key.stream("text", 0))
+                units = mechanism.assign(drawn, key, 0)
+                texts = reader.batch(drawn, partial(key.by_record, "text", 0))
                 assert [t for t in texts.texts if t in data.row(int(drawn[0])).texts]
                 records = objective.records(texts)
                 total, _ = clipped_sum(objective, parameters, records, units, C, 100)

@@ -158,7 +158,7 @@ def test_a_record_moves_a_step_by_at_most_the_sensitivity(tiny):
             poisoned["images"][0] *= poison
             sums = []
             for drawn in (np.arange(6), np.arange(1, 6)):
-                units = mechanism.assign(drawn, 6, Key.from_seed(1).stream("unit", 0))
+                units = mechanism.assign(drawn, Key.from_seed(1), 0)
                 chosen = {k: v[torch.from_numpy(drawn)] for k, v in poisoned.items()}
                 total, _ = clipped_sum(objective, parameters, chosen, units, C, 100, mechanism.expected_units(6.0))
                 sums.append(flat(total) * grid_of(C))

@@ -1,6 +1,7 @@
 """Frozen towers computed once: the same features, the same training, and memory that does not depend on n."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -176,8 +177,10 @@ def test_factored_sums_are_those_of_the_whole_model(data, encoded, case):
         parameters = trainable_parameters(clip.model, part)
         objective = objective_of(loss, clip, parameters, About(LABELS))
         drawn = np.arange(0, N, 2)
-        records = objective.records(BatchReader(split, images).batch(drawn, Key.from_seed(1).stream("text", 0)))
-        units = mechanism.assign(drawn, N, Key.from_seed(1).stream("unit", 0))
+        records = objective.records(
+            BatchReader(split, images).batch(drawn, partial(Key.from_seed(1).by_record, "text", 0))
+        )
+        units = mechanism.assign(drawn, Key.from_seed(1), 0)
         total, _ = module.clipped_sum(objective, parameters, records, units, mechanism.clip_norm, 100)
         sums.append(torch.cat([t.detach().double().flatten() for t in total]) * gradients.grid_of(mechanism.clip_norm))
     assert sums[0].norm() > 0.5 * mechanism.clip_norm

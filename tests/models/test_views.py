@@ -47,7 +47,7 @@ class Training:
         return loop._records(self.objective, self.reader, drawn[places], view, KEY, 0)
 
     def summed(self, drawn: np.ndarray, mechanism: Mechanism) -> torch.Tensor:
-        units = mechanism.assign(drawn, N, KEY.stream("unit", 0))
+        units = mechanism.assign(drawn, KEY, 0)
         work, rest = loop.Work(np.repeat(units, VIEWS)), (mechanism, KEY, 0, 100, float(N), VIEWS)
         total, _ = loop.private_gradient(self.objective, self.parameters, self.records(drawn), work, *rest)
         return flat(total)

@@ -82,7 +82,7 @@ class Step:
 
     def _batch(self, rows, drawn: np.ndarray, mechanism: Mechanism, key: Key, t: int):
         """Records and the unit of each; in the order of units, so that equal batches look the same."""
-        units = mechanism.assign(drawn, self.claimed.sampling.n, key.stream("unit", t))
+        units = mechanism.assign(drawn, key, t)
         order = np.argsort(units, kind="stable")
         return {k: v[drawn[order]] for k, v in rows.items()} if len(drawn) else {}, units[order]
 

@@ -73,7 +73,7 @@ def test_it_is_the_sum_of_the_clipped_gradients(name, at_once):
     mechanism, couple = MECHANISMS[name]
     for seed, scale in enumerate((1e-3, 0.1, 1.0, 100.0)):  # nothing is clipped, some, all
         rows = records(17, scale, seed)
-        units = mechanism.assign(np.arange(17), 17, Key.from_seed(seed).stream("unit", 0))
+        units = mechanism.assign(np.arange(17), Key.from_seed(seed), 0)
         plain = summed(Linear(couple), rows, units, gradients)
         assert (summed(Linear(couple), rows, units, at_once=at_once) - plain).norm() <= 1e-5 * plain.norm() + 1e-8
 
@@ -87,7 +87,7 @@ def test_neighbouring_batches_are_never_further_apart_than_the_sensitivity(name)
         for rows in (records(n, 10.0 ** (seed % 5 - 2), seed), same(n, 50.0)):
             sums = []
             for count in (n, n - 1):
-                units = mechanism.assign(np.arange(count), count, key.stream("unit", 0))
+                units = mechanism.assign(np.arange(count), key, 0)
                 sums.append(summed(Linear(couple), {k: t[:count] for k, t in rows.items()}, units))
             seen.append((sums[0] - sums[1]).norm().item())
     assert 0.99 * bound < max(seen) <= bound

@@ -162,7 +162,7 @@ def distance(mechanism, couple, rows, key, t=0) -> float:
     n = len(rows["b"])
     sums = []
     for count in (n, n - 1):
-        units = mechanism.assign(np.arange(count), count, key.stream("unit", t))
+        units = mechanism.assign(np.arange(count), key, t)
         sums.append(summed(Free(couple), {k: v[:count] for k, v in rows.items()}, units, mechanism.clip_norm))
     return difference(*sums)
 
@@ -189,7 +189,7 @@ def test_replacing_a_record_moves_the_sum_by_at_most_its_sensitivity(name):
     bound, seen = mechanism.sensitivity(NeighboringRelation.REPLACE_ONE), []
     for seed in range(20):
         count = 2 + seed
-        units = mechanism.assign(np.arange(count), count, Key.from_seed(seed).stream("unit", 0))
+        units = mechanism.assign(np.arange(count), Key.from_seed(seed), 0)
         for rows in (records(count, scale=3.0, seed=seed), adversarial(count), uneven(count)):
             opposite = {k: -1e4 * t for k, t in adversarial(1).items()}
             other = replaced(rows, opposite, index=seed % count)
@@ -225,8 +225,8 @@ def test_the_neighbour_test_notices_clipping_per_tensor(monkeypatch):
 
 def test_the_neighbour_test_notices_groups_cut_from_a_shuffled_batch():
     class Chunked(GroupClipping):
-        def assign(self, records, n, stream):
-            order = stream.permutation(len(records))
+        def assign(self, records, key, t):
+            order = key.stream("unit", t).permutation(len(records))
             return np.argsort(order) * self.groups // len(records)
 
     def furthest(mechanism) -> float:

@@ -34,7 +34,7 @@ def test_the_event_is_relative_to_the_sensitivity_of_the_relation(mechanism, add
 @pytest.mark.slow
 def test_groups_are_drawn_uniformly_and_independently_for_each_record():
     mechanism, key, records = GroupClipping(1.0, 1.0, groups=4), Key.from_os(), np.arange(10)
-    draws = np.array([mechanism.assign(records, 10, key.stream("unit", t)) for t in range(20_000)])
+    draws = np.array([mechanism.assign(records, key, t) for t in range(20_000)])
     for group in range(4):
         share = (draws == group).mean(axis=0)
         assert np.abs(share - 0.25).max() < 6 * (0.25 * 0.75 / 20_000) ** 0.5
@@ -45,17 +45,16 @@ def test_groups_are_drawn_uniformly_and_independently_for_each_record():
 def test_one_more_record_moves_no_other_record_to_another_group():
     mechanism = GroupClipping(1.0, 1.0, groups=7)
     for t in range(50):
-        stream = lambda t=t: Key.from_seed(3).stream("unit", t)  # noqa: E731
-        without = mechanism.assign(np.array([1, 5, 8]), 10, stream())
-        assert mechanism.assign(np.array([1, 3, 5, 8]), 10, stream())[[0, 2, 3]].tolist() == without.tolist()
-        assert mechanism.assign(np.array([1, 5, 8, 10]), 11, stream())[:3].tolist() == without.tolist()
+        without = mechanism.assign(np.array([1, 5, 8]), Key.from_seed(3), t)
+        assert mechanism.assign(np.array([1, 3, 5, 8]), Key.from_seed(3), t)[[0, 2, 3]].tolist() == without.tolist()
+        assert mechanism.assign(np.array([1, 5, 8, 10]), Key.from_seed(3), t)[:3].tolist() == without.tolist()
 
 
 def test_a_batch_is_one_unit_and_under_example_every_record_is_one():
-    records, stream = np.array([2, 4, 9]), Key.from_seed(0).stream("unit", 0)
-    assert BatchClipping(1.0, 1.0).assign(records, 10, stream).tolist() == [0, 0, 0]
-    assert GroupClipping(1.0, 1.0, groups=1).assign(records, 10, stream).tolist() == [0, 0, 0]
-    assert ExampleClipping(1.0, 1.0).assign(records, 10, stream).tolist() == [0, 1, 2]
+    records, key = np.array([2, 4, 9]), Key.from_seed(0)
+    assert BatchClipping(1.0, 1.0).assign(records, key, 0).tolist() == [0, 0, 0]
+    assert GroupClipping(1.0, 1.0, groups=1).assign(records, key, 0).tolist() == [0, 0, 0]
+    assert ExampleClipping(1.0, 1.0).assign(records, key, 0).tolist() == [0, 1, 2]
 
 
 def test_example_refuses_a_loss_that_is_not_a_sum_over_records_and_says_why():

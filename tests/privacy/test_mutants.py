@@ -80,8 +80,8 @@ def uneven_groups(kind) -> Step:
 
 
 class Chunked(GroupClipping):
-    def assign(self, records, n, stream):
-        return np.argsort(stream.permutation(len(records))) * self.groups // len(records)
+    def assign(self, records, key, t):
+        return np.argsort(key.stream("unit", t).permutation(len(records))) * self.groups // len(records)
 
 
 class TwiceAsOften(PoissonSampling):

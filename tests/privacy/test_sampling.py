@@ -1,11 +1,14 @@
 import math
+import time
 
 import dp_accounting
 import numpy as np
 import pytest
+from scipy import stats
 
 from stages import keys
 from stages.errors import UserError
+from stages.privacy.methods.group import GroupClipping
 from stages.privacy.randomness import Key
 from stages.privacy.sampling import (
     SAMPLERS,
@@ -14,6 +17,7 @@ from stages.privacy.sampling import (
     PoissonSampling,
     Sampling,
     ShuffledBatches,
+    poisson,
     sampling_of,
 )
 
@@ -156,3 +160,30 @@ def test_where_n_is_secret_rate_steps_and_event_come_from_the_public_number_alon
 def test_where_n_is_public_there_must_be_n_records(name):
     with pytest.raises(ValueError, match="planned for n=100 records and there are 101"):
         SAMPLERS[name](100, 10).sample(Key.from_os(), 0, 101)
+
+
+@pytest.mark.parametrize("q", [0.0004, 0.3, 0.9])
+def test_the_gaps_between_drawn_records_are_those_of_independent_draws(q):
+    """Chi-square over gaps, at rates for which numpy draws them in different ways."""
+    gaps = np.diff(poisson(Key.from_os().stream("sample", 0), int(200_000 / q), q))
+    edges = np.unique(stats.geom.ppf(np.linspace(0, 1, 21)[1:-1], q))  # about equally likely
+    chances = np.diff(stats.geom.cdf(np.concatenate([[0], edges, [np.inf]]), q))
+    seen = np.bincount(np.searchsorted(edges, gaps), minlength=len(chances))
+    assert stats.chisquare(seen, chances * len(gaps)).pvalue > 1e-9
+    assert abs(np.corrcoef(gaps[:-1], gaps[1:])[0, 1]) < 6 / len(gaps) ** 0.5
+
+
+def test_what_a_step_draws_costs_the_same_for_a_thousand_times_the_records():
+    mechanism, key = GroupClipping(1.0, 1.0, groups=64), Key.from_os()
+
+    def seconds(n: int) -> float:
+        sampling, times = PoissonSampling(n, 512), []
+        for t in range(15):
+            start = time.perf_counter()
+            drawn = sampling.sample(key, t, n)
+            mechanism.assign(drawn, key, t)
+            key.by_record("text", t, drawn, 4)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    assert abs(seconds(10**7) - seconds(10**4)) < 0.002

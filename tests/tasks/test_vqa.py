@@ -3,6 +3,7 @@
 import base64
 import json
 import sys
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from stages.models import saved, writing
 from stages.models.batches import BatchReader, decoded
 from stages.models.encoder import WholeEncoder
 from stages.params.schema import merge
+from stages.privacy.randomness import Key
 from stages.tasks import vqa
 from stages.tasks.base.task import HeldOut
 from tests.conftest import Project
@@ -137,7 +139,7 @@ def test_training_draws_one_question_with_one_answer_for_each_image(tmp_path):
     rows = [[Question("a", "is it red?", ("yes", "no")), Question("b", "how many?", ("2",))]] * 3
     data = data_of(tmp_path / "d", *rows)
     reader = BatchReader(data, lambda rows: torch.zeros(len(rows), 1))
-    drawn = [reader.batch(np.arange(3), np.random.default_rng(i)).texts for i in range(40)]
+    drawn = [reader.batch(np.arange(3), partial(Key.from_seed(i).by_record, "text", 0)).texts for i in range(40)]
     assert all(len(texts) == 3 for texts in drawn)
     assert {text for texts in drawn for text in texts} == {"is it red? yes", "is it red? no", "how many? 2"}
 

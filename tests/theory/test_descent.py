@@ -12,10 +12,10 @@ from stages.privacy.methods.batch import BatchClipping
 from stages.privacy.methods.group import GroupClipping
 from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
-from stages.privacy.sampling import PoissonSampling
+from stages.privacy.sampling import PoissonSampling, poisson
 from stages.theory import linear
 from stages.theory.choices import choose, eta_of
-from stages.theory.descent import Descent, by_unit, poisson, unit_gradients
+from stages.theory.descent import Descent, by_unit, unit_gradients
 from stages.theory.slips import noise_needed
 from stages.theory.spiked import Sample, Spiked
 

@@ -1,6 +1,7 @@
 """Algorithm 1 on a real small CLIP and real digits."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -208,7 +209,9 @@ def test_non_private_training_neither_clips_nor_adds_noise(data):
     run = Run(data, steps=1, mechanism=None)
     clip = tiny()
     key, sampling = Key.from_seed(0), PoissonSampling(data.units, 8)
-    batch = BatchReader(data, decoded(data, clip)).batch(sampling.sample(key, 0, data.units), key.stream("text", 0))
+    batch = BatchReader(data, decoded(data, clip)).batch(
+        sampling.sample(key, 0, data.units), partial(key.by_record, "text", 0)
+    )
     parameters = trainable_parameters(clip.model, "all")
     objective = PairsOfABatch(clip, parameters, About())
     expected, _ = gradient(objective, parameters, objective.records(batch), 100)
@@ -267,7 +270,7 @@ def test_one_row_and_one_text_are_drawn_from_a_unit(tmp_path):
     write(tmp_path / "d", "d", Dataset("made here", "none", None, rows[:3], rows[3:]))
     data = PreparedSplit(tmp_path / "d", "train")
     reader = BatchReader(data, decoded(data, tiny()))
-    drawn = [reader.batch(np.array([0]), Key.from_os().stream("text", t)) for t in range(200)]
+    drawn = [reader.batch(np.array([0]), partial(Key.from_os().by_record, "text", t)) for t in range(200)]
     assert {len(batch) for batch in drawn} == {1}
     assert {text for batch in drawn for text in batch.texts} == {"one", "two"}
     assert len({batch.images.sum().item() for batch in drawn}) == 3

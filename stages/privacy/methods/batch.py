@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stages.privacy.mechanism import Expected, Mechanism, Places
+from stages.privacy.randomness import Key
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class BatchClipping(Mechanism):
     clipped = "the gradient of each batch's loss"
     one_unit = True
 
-    def assign(self, records: Places, size: int, stream: np.random.Generator) -> Places:
+    def assign(self, records: Places, key: Key, t: int) -> Places:
         return np.zeros(len(records), dtype=np.int64)
 
     def expected_units(self, batch_size: float | None) -> Expected | None:

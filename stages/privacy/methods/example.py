@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stages.privacy.mechanism import Expected, Mechanism, Places
+from stages.privacy.randomness import Key
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class ExampleClipping(Mechanism):
     clipped = "the gradient of each record's own loss"
     only_sums = True
 
-    def assign(self, records: Places, size: int, stream: np.random.Generator) -> Places:
+    def assign(self, records: Places, key: Key, t: int) -> Places:
         return np.arange(len(records))
 
     def expected_units(self, batch_size: float | None) -> Expected | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stages.privacy.mechanism import Expected, Mechanism, Places
+from stages.privacy.randomness import Key
 from stages.sections import PositiveInt
 
 
@@ -30,12 +31,12 @@ class GroupClipping(Mechanism):
         if self.groups < 1:
             raise ValueError(f"groups must be at least 1; got {self.groups}")
 
-    def assign(self, records: Places, size: int, stream: np.random.Generator) -> Places:
-        """Drawn for every record of the data: one more record moves no other one to another group.
+    def assign(self, records: Places, key: Key, t: int) -> Places:
+        """Each record's own draw, by its place in the data: one more record moves no other one to another group.
 
         Cutting a shuffled batch into chunks would: that is not private (README.md section 2).
         """
-        return stream.integers(self.groups, size=size)[records]
+        return (key.by_record("unit", t, records, 1)[:, 0] * self.groups).astype(np.int64)
 
     def expected_units(self, batch_size: float | None) -> Expected | None:
         return None if batch_size is None else poisson_units(self.groups, batch_size / self.groups)

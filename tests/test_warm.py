@@ -38,6 +38,16 @@ def starts(tmp_path) -> dict[bool, Project]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_it_computes_on_as_many_threads_as_it_is_told(starts, threads):
+    """More than that, and tests side by side wait for each other most of their time."""
+    for project in starts.values():
+        (project.folder / "stages/probe.py").write_text("import torch; print(torch.get_num_threads())")
+        said = project.run(sys.executable, "-m", "stages.probe", OMP_NUM_THREADS=threads).stdout
+        assert said == f"{threads}\n"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["0", "2", "words at the end", "raise"])
 def test_output_arguments_surroundings_and_exit_code_are_the_same(starts, given):
     def said(cold: bool) -> list:

@@ -39,6 +39,7 @@ def serve() -> None:
         server = subprocess.Popen(
             [sys.executable, HERE / "server.py", str(listener.fileno())],
             cwd=folder.name,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"},  # what it forks asks for more
             stdin=subprocess.PIPE,  # closed when this process ends, however it does
             pass_fds=[listener.fileno()],
         )

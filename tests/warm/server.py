@@ -79,6 +79,8 @@ def guard(connection: socket.socket) -> None:
 
 
 def become(asked: dict, streams: list[int]) -> None:
+    import torch
+
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -88,6 +90,8 @@ def become(asked: dict, streams: list[int]) -> None:
     os.umask(asked["umask"])
     os.environ.clear()
     os.environ.update(asked["environment"])
+    # The libraries have read their environment, and that was the server's.
+    torch.set_num_threads(int(asked["environment"].get("OMP_NUM_THREADS") or os.cpu_count() or 1))
     module, arguments = asked["module"], asked["argv"]
     sys.argv = [module, *arguments]
     sys.orig_argv = [sys.executable, "-m", module, *arguments]

@@ -21,7 +21,6 @@ if os.environ.get("PYTEST_XDIST_WORKER"):
 logs.show()  # as a command does
 ROOT = Path(__file__).parent.parent
 SWEEP_STAGES = 18  # 2 prepare, 1 pretrain, 1 encode, 4 calibrate, 4 train, 4 evaluate, report, publish
-THEORY_STAGES = 2  # which no other stage needs
 
 
 # Long ones first, or one worker idles at the end. The first of all makes the finished project, which none of the next

@@ -18,23 +18,24 @@ from stages.publish.runs import experiment_named
 from stages.theory.report import FOLDER
 
 EXPERIMENT = "dp-clip theory"
-PUBLISHED = Path("report/published-theory.json")
 
 
 def main() -> None:
-    commands.parser("stages.publish.theory", __doc__).parse_args()
-    if not (FOLDER / "points.json").is_file():
-        raise UserError(f"no study in {FOLDER}; run: dvc repro theory")
+    parser = commands.parser("stages.publish.theory", __doc__)
+    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"where the study is (default: {FOLDER})")
+    folder = parser.parse_args().folder
+    if not (folder / "points.json").is_file():
+        raise UserError(f"no study in {folder}; run: dvc --cd stages/theory repro, or: dp-clip theory")
     with store.publishing():
-        identity = publish(params.load().theory)
-    write_json(PUBLISHED, {"run": identity})
+        identity = publish(params.load().theory, folder)
+    write_json(folder.with_name(f"{folder.name}-published.json"), {"run": identity})
     place = store.hidden(mlflow.get_tracking_uri())
     print(f"the theory is in {place}, experiment {EXPERIMENT!r}; look at it with: make ui")
 
 
-def publish(config: params.Theory) -> str:
+def publish(config: params.Theory, folder: Path) -> str:
     """The run that holds exactly these files; runs of earlier studies stay, to compare."""
-    files = sorted(path for path in FOLDER.rglob("*") if path.is_file())
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
     content = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
     experiment = experiment_named(MlflowClient(), EXPERIMENT)
     same = MlflowClient().search_runs([experiment], f"tags.content = '{content}'")
@@ -43,8 +44,8 @@ def publish(config: params.Theory) -> str:
     name = f"{config.trials} trials, seed {config.seed}"
     with mlflow.start_run(experiment_id=experiment, run_name=name, log_system_metrics=False) as active:
         mlflow.log_params(config.model_dump())
-        mlflow.log_metrics(json.loads((FOLDER / "exponents.json").read_text(encoding="utf-8")))
-        mlflow.log_artifacts(str(FOLDER))
+        mlflow.log_metrics(json.loads((folder / "exponents.json").read_text(encoding="utf-8")))
+        mlflow.log_artifacts(str(folder))
         mlflow.set_tag("content", content)  # last: a run without it was interrupted
     return active.info.run_id
 

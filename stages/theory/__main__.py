@@ -1,14 +1,15 @@
 """The paper's Section 5, run: how the error of Algorithm 1 on the linear loss follows n, epsilon, delta, r d and T.
 
-Writes theory/points.json (every trial), theory/exponents.json, theory/table.md and theory/plots.
+Writes points.json (every trial), exponents.json, table.md and plots.
 
-    dvc repro theory
+    dvc --cd stages/theory repro
 """
 
 import dataclasses
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
 
 import torch
 from tqdm import tqdm
@@ -24,13 +25,14 @@ from stages.theory.study import Point, Setting, measure, settings
 def main() -> None:
     parser = commands.parser("stages.theory", __doc__)
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="points at a time (default: all cores)")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"where to write (default: {FOLDER})")
     args = parser.parse_args()
     config = params.load().theory
     points = measured(config, max(1, args.workers))
-    with new_folder(FOLDER) as folder:
+    with new_folder(args.folder) as folder:
         write_json(folder / "points.json", [dataclasses.asdict(point) for point in points])
         print(report.write(folder, points, config))
-    print(f"wrote {FOLDER}/table.md and {FOLDER}/plots")
+    print(f"wrote {args.folder}/table.md and {args.folder}/plots")
 
 
 def measured(config: params.Theory, workers: int) -> list[Point]:

@@ -265,7 +265,9 @@ def swept(finished, one_machine, deployed, settings, api, tmp_path_factory) -> S
     try:
         wait_for(first_has_finished_one, "three finished cells", seconds=600)
         done_before, lost = wait_for(
-            lambda: (cells := first.training()) and (finished_runs(), cells[0]), "training on the first worker"
+            lambda: (cells := first.training()) and (finished_runs(), cells[0]),
+            "training on the first worker",
+            every=0.05,  # a training takes a second
         )
         first.dies()
         sweep.wait(patience(600))

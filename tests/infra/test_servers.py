@@ -193,7 +193,6 @@ def test_machines_share_results_through_the_s3_store(servers, project, tmp_path)
         "results",
         "calibration",
         "ledger",
-        "theory",
         "cache",
         "report",
         ".git",

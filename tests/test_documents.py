@@ -23,6 +23,7 @@ RUN_BY = {
     "python -m flows.pipeline": ("tests/flows/test_pipeline.py", '"flows.pipeline"'),
     "python -m flows.sweep --on-workers": ("tests/flows/conftest.py", '"flows.sweep", "--on-workers"'),
     "python -m flows.sweep --epsilon": ("tests/flows/test_stopped_sweep.py", '"--epsilon"'),
+    "dvc --cd stages/theory repro": ("tests/theory/test_study.py", 'dvc = ("dvc", "--cd", "stages/theory")'),
     "dvc repro": ("tests/test_dvc.py", ".repro("),
     "dvc exp run -S 'sweep": ("tests/test_dvc.py", '"-S", "sweep.epsilon=[2]", "--temp"'),
     "dvc exp run -S 'train": ("tests/test_dvc.py", '"--queue"'),

@@ -7,13 +7,12 @@ import sys
 import time
 
 import pytest
-from ruamel.yaml import YAML
 
 from stages.data.prepared import PreparedSplit
 from stages.errors import UserError
 from stages.models import saved
 from stages.privacy.uncommitted import require_lock_uncommitted
-from tests.conftest import ROOT, SWEEP_STAGES, Project, stages_run
+from tests.conftest import SWEEP_STAGES, Project, stages_run
 
 
 def test_the_whole_pipeline_runs_and_prints_the_table(finished):
@@ -28,20 +27,6 @@ def test_everything_is_up_to_date_afterwards(copy_of_finished):
     assert stages_run(copy_of_finished.repro()) == []
     status = copy_of_finished.run("dvc", "status")
     assert "up to date" in status.stdout
-
-
-def test_the_theory_is_a_pipeline_of_its_own(copy_of_finished):
-    """What nobody asked for must not make the sweep look unfinished."""
-    theory = ("dvc", "--cd", "stages/theory")
-    done = copy_of_finished.run(*theory, "repro")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert stages_run(done.stdout) == ["study", "publish"]
-    metrics = json.loads(copy_of_finished.run(*theory, "metrics", "show", "--json").stdout)
-    assert len(metrics[""]["data"]["measured/exponents.json"]["data"]) >= 3
-    for where in (theory, ("dvc",)):
-        assert "up to date" in copy_of_finished.run(*where, "status").stdout
-    written = YAML(typ="safe").load(ROOT / "stages/theory/dvc.yaml")["stages"]["study"]["deps"]
-    assert set(written) == {"../privacy", *(p.name for p in (ROOT / "stages/theory").glob("[!_]*.py")), "__main__.py"}
 
 
 def test_metrics_and_graph_can_be_shown(finished):

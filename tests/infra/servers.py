@@ -167,7 +167,7 @@ class Servers:
         self.start(name)
 
     def close(self) -> None:
-        """Nobody comes back to them, so none is waited for: on a busy machine Prefect's server takes a minute to end."""
+        """Nobody comes back to them, so none is asked to end: on a busy machine Prefect takes a minute for it."""
         for name, process in self.running.items():
             os.killpg(process.pid, signal.SIGQUIT if name == "postgres" else signal.SIGKILL)
         for process in self.running.values():

@@ -124,6 +124,11 @@ class Cell:
         return Path("runs") / str(self) / "model"
 
     @property
+    def curve_dir(self) -> Path:
+        """Weights after some of the steps."""
+        return Path("runs") / str(self) / "curve"
+
+    @property
     def training_json(self) -> Path:
         return Path("runs") / str(self) / "training.json"
 
@@ -139,6 +144,11 @@ class Cell:
     @property
     def details_json(self) -> Path:
         return Path("results") / str(self) / "details.json"
+
+    @property
+    def curve_json(self) -> Path:
+        """The primary score after some of the steps and after the last."""
+        return Path("results") / str(self) / "curve.json"
 
     @property
     def picture(self) -> Path:

@@ -1,4 +1,8 @@
-"""Evaluate one cell's model on its test split -> results/CELL: metrics.json, details.json and a picture."""
+"""Evaluate one cell's model on its test split -> results/CELL: metrics.json, details.json, curve.json and a picture."""
+
+from collections.abc import Iterator
+
+import torch
 
 from stages import commands, params, tasks
 from stages.atomic import new_file, write_json
@@ -6,11 +10,12 @@ from stages.data.manifest import Manifest
 from stages.data.prepared import PreparedSplit
 from stages.errors import run
 from stages.keys import Cell, data_dir, features_dir, initial_model_dir
+from stages.models import curve as curves
 from stages.models import saved
 from stages.models.batches import decoded
-from stages.models.encoder import device_of
+from stages.models.encoder import Encoder, device_of
 from stages.models.features import Features
-from stages.tasks.base.task import HeldOut
+from stages.tasks.base.task import HeldOut, Settings, Task
 
 
 def main() -> None:
@@ -28,11 +33,14 @@ def main() -> None:
     else:
         encoder = saved.load(initial, cell.model_dir)
         images = decoded(data, encoder)
-    result = task.evaluate(encoder, HeldOut(data, images, manifest.labels), p.evaluate, device)
+    test = HeldOut(data, images, manifest.labels)
+    result = task.evaluate(encoder, test, p.evaluate, device)
 
     metrics = result.metrics()
     write_json(cell.metrics_json, metrics.model_dump())
     write_json(cell.details_json, result.details())
+    curve = {} if p.evaluate.curve == 0 else dict(learning_curve(cell, task, encoder, test, p.evaluate, device))
+    write_json(cell.curve_json, {"primary": metrics.primary, "scores": curve})
     with new_file(cell.picture) as path:
         result.draw(f"{cell.dataset}, {cell.method}, epsilon {cell.epsilon}", path)
     if manifest.private_test:
@@ -41,6 +49,15 @@ def main() -> None:
         bounds = f"{metrics.low:.3f} to {metrics.high:.3f}"
         mark = ", NOT PRIVATE: covered by no epsilon" if cell.epsilon == "inf" else ""
         print(f"{cell}: {metrics.primary} {metrics.score:.3f} ({bounds}, n = {metrics.n}){mark}")
+
+
+def learning_curve(
+    cell: Cell, task: Task, encoder: Encoder, test: HeldOut, settings: Settings, device: torch.device
+) -> Iterator[tuple[int, float]]:
+    """The primary score after each step whose weights were kept."""
+    for step, tensors in curves.read(cell.curve_dir):
+        encoder.model.load_state_dict(tensors, strict=False)
+        yield step, task.evaluate(encoder, test, settings, device).metrics().score
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from stages.privacy.methods import METHODS
 from stages.sections import Axis, Fraction, Name, Number, PositiveFloat, PositiveInt, Section, Seed
 from stages.sources import Source, entry_type
 from stages.tasks import named
+from stages.tasks.base.task import Settings
 
 
 def merge(into: dict, values: dict) -> None:
@@ -170,7 +171,7 @@ class Publish(Section):
 # All that a task declares to read of it.
 _settings = [named(task).settings.model_fields for task in TASKS]
 _fields: dict[str, Any] = {name: (field.annotation, field) for its in _settings for name, field in its.items()}
-Evaluate = create_model("Evaluate", __base__=Section, **_fields)
+Evaluate = create_model("Evaluate", __base__=Settings, **_fields)
 
 
 class Compute(Section):

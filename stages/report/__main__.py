@@ -5,7 +5,7 @@ import pandas as pd
 from stages import commands, params
 from stages.atomic import new_file, new_folder, write_text
 from stages.errors import UserError, run
-from stages.report import gallery, paper, plot, scores
+from stages.report import curves, gallery, paper, plot, scores
 from stages.report.joint import Spending
 from stages.report.paths import CSV, GALLERY, PAPER, PLOTS, STATEMENTS, TABLE
 from stages.report.statement import statement
@@ -31,6 +31,8 @@ def main() -> None:
     with new_folder(PLOTS) as folder:
         for (task, dataset, model), sweep in summary.groupby(["task", "dataset", "model"]):
             plot.draw(sweep, folder / f"{task}-{dataset}-{model}.png")
+            of_sweep = [o for o in outcomes if o.cell.sweep == f"{task}/{dataset}/{model}"]
+            curves.draw(of_sweep, folder / f"{task}-{dataset}-{model}-learning.png")
     with new_folder(GALLERY) as folder:
         gallery.write(outcomes, folder)
     with new_folder(STATEMENTS) as folder:

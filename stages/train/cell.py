@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 
-from stages import params
+from stages import params, tasks
 from stages.atomic import new_folder, write_json
 from stages.data.manifest import Manifest
 from stages.data.prepared import PreparedSplit, require_unchanged
@@ -19,7 +19,7 @@ from stages.errors import UserError
 from stages.keys import ON_FROZEN_TOWERS, Cell, data_dir, features_dir, initial_model_dir, with_adapters
 from stages.losses import About, named, objective_of
 from stages.models import bank as banks
-from stages.models import saved
+from stages.models import curve, saved
 from stages.models.batches import BatchReader, Images, decoded
 from stages.models.encoder import Encoder, device_of
 from stages.models.features import Features
@@ -49,7 +49,7 @@ def keep_initial(cell: Cell, facts: PrivacyFacts) -> None:
     nothing = TrainingFacts(
         cell=str(cell), privacy=facts.of_a_model(), train=None, trained_parameters=0, initial_model=initial, key="none"
     )
-    write_outputs(cell, None, nothing)
+    write_outputs(cell, None, nothing, None)
 
 
 def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -> None:
@@ -86,13 +86,15 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
         with stops_between_steps() as asked:
             every = 60 * p.compute.checkpoint_minutes
             keeper = Keeper(begin.run, learner.parameters, learner.optimizer, ranks, every, asked, plan.steps)
-            how = Execution(
-                p.compute.records_at_once,
-                ranks,
-                done=begin.step,
-                after=lambda done: keeper(done, figures),
-                watch=None if figures is None else lambda step: keep(step, figures),
-            )
+            folder = begin.run.curve if begin.run else None
+            seen = curve.Curve(folder, curve_steps(cell, p, plan, ranks, learner), learner.parameters)
+
+            def after(done: int) -> None:
+                seen(done)
+                keeper(done, figures)
+
+            watch = None if figures is None else lambda step: keep(step, figures)
+            how = Execution(p.compute.records_at_once, ranks, begin.step, after, watch)
             train(learner, reader, plan, begin.key, how, private=cell.is_private)
         trained = {name: whole(q.detach()) for name, q in learner.parameters.items()}
         if begin.run is None:
@@ -115,7 +117,7 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
             unit=manifest.unit,
             diagnostics=figures,
         )
-        write_outputs(cell, model, training)
+        write_outputs(cell, model, training, begin.run.curve)
         begin.run.finish()
 
 
@@ -147,8 +149,22 @@ def charged_records(folder: Path) -> Records:
     return Records.read(folder)
 
 
-def write_outputs(cell: Cell, model: torch.nn.Module | None, training: TrainingFacts) -> None:
+def curve_steps(cell: Cell, p: params.Params, plan: Plan, ranks: Ranks, learner: Learner) -> list[int]:
+    """Of the learning curve. None of adapters, which are merged at the end, nor where no process has all weights."""
+    method, test = p.train.on(cell.dataset).methods[cell.method], PreparedSplit(data_dir(cell.dataset), "test")
+    if ranks.sharded or with_adapters(method.trainable):
+        return []
+    points = p.evaluate.curve
+    if points == "auto" and tasks.named(cell.task).is_written:
+        points = 0  # beam search takes many passes
+    size = sum(q.numel() * q.element_size() for q in learner.parameters.values())
+    return curve.kept_steps(points, plan.steps, plan.sampling.batch_size * method.views, test.rows, size)
+
+
+def write_outputs(cell: Cell, model: torch.nn.Module | None, training: TrainingFacts, on_the_way: Path | None) -> None:
+    """`training` goes last: it is what says that the training is done."""
     try:
+        curve.write(cell.curve_dir, on_the_way)
         with new_folder(cell.model_dir) as folder:
             saved.save_changes(model, initial_model_dir(cell.model), folder)
         training = training.model_copy(update={"weights": secret.digest_of(cell.model_dir)})

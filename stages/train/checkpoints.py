@@ -4,6 +4,7 @@
     checkpoints/CELL/key                  its secret key; only its owner can read it
     checkpoints/CELL/step-120.safetensors trained tensors and the optimiser's after 120 steps
     checkpoints/CELL/step-120.json        the checksum of that, written after it
+    checkpoints/CELL/curve/               weights after some of the steps (models/curve.py)
 
 Sample and noise of step t are functions of (key, t): a run that goes on from a checkpoint, or from the start because
 there is none, repeats the steps that were lost to the last bit, and is the same run in the ledger. The same noise on
@@ -99,6 +100,11 @@ class UnfinishedRun:
         for left in folder.glob(f"{TEMPORARY}*"):  # of a checkpoint that was being written
             shutil.rmtree(left)
         return cls(folder, record["id"], key, is_new=False)
+
+    @property
+    def curve(self) -> Path:
+        """Where the weights after some steps are kept until the end."""
+        return self.folder / "curve"
 
     def newest(self) -> Checkpoint | None:
         """The last one that is whole; one that is not is reported and passed over."""

@@ -2,10 +2,12 @@
 
 import json
 import re
+from pathlib import Path
 
 from mlflow import MlflowClient
+from ruamel.yaml import YAML
 
-from tests.conftest import forget_charges
+from tests.conftest import ROOT, forget_charges
 
 
 def train(project, method: str, privacy: dict | None = None) -> dict:
@@ -52,6 +54,23 @@ def test_group_trains_on_2C_releases_nothing_of_its_steps_and_refuses_another_ca
     copy_of_finished.write_params(params)
     done = copy_of_finished.stage("train", "--cell", cell)
     assert done.returncode == 2 and "was made for other data, values or another cell" in done.stderr
+
+
+def test_weights_on_the_way_are_scored_and_the_last_are_what_they_were_without_it(copy_of_finished):
+    """A step must not depend on whether somebody looks; nor does anything train again because of it."""
+    project, params = copy_of_finished, copy_of_finished.params()
+    seed, made = {"unsafe_noise_seed": 5}, {}
+    for points in (0, 2):
+        params["evaluate"]["curve"] = points
+        project.write_params(params)
+        forget_charges(project.folder / "ledger")
+        train(project, "example", seed)
+        cell = project.folder / "{}/classification/mnist5k/tiny-clip/example/eps-10/seed-0"
+        curve = json.loads(Path(str(cell).format("results"), "curve.json").read_text())
+        made[points] = Path(str(cell).format("runs"), "model/changes.safetensors").read_bytes(), curve["scores"]
+    assert made[0][0] == made[2][0]
+    assert made[0][1] == {} and made[2][1].keys() == {"1", "2"} and all(0 <= v <= 1 for v in made[2][1].values())
+    assert "evaluate" not in str(YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]["train"]["params"])
 
 
 def test_example_trains_on_C_and_unsafe_diagnostics_keep_the_figures_of_each_step(copy_of_finished):

@@ -4,7 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
+
+from pydantic import Field
 
 from stages import losses
 from stages.keys import LOSSES
@@ -26,6 +28,7 @@ class Settings(Section):
     """What a task reads of the section `evaluate` of params.yaml, which has the fields of all tasks."""
 
     batch_size: PositiveInt
+    curve: Literal["auto"] | Annotated[int, Field(ge=0, strict=True)] = "auto"  # points of the learning curve
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,10 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 UV := uv==0.13.7
 PORT ?= 5000
+# CPU=1: PyTorch's own build without CUDA, from its index, and none of the packages that are for a GPU alone.
+CPU ?=
+WITHOUT := $(if $(CPU),^(nvidia-|cuda-|triton==),^$$)
+BUILD := $(if $(CPU),--torch-backend cpu)
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Compiled once: imports are several times slower without.
@@ -49,7 +53,9 @@ setup: .venv/installed  ## the environment in .venv, Java, and the hook that kee
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] == (3, 11) else f"error: Python 3.11 is needed (by TensorFlow 2.15, for tensorflow-privacy), {sys.executable} is {sys.version.split()[0]}; give one with: make PYTHON=/path/to/python3.11 ...")'
 	@[ -x .venv/bin/pip ] || $(PYTHON) -m venv --clear .venv
 	@.venv/bin/pip install --quiet --disable-pip-version-check $(UV)
-	@.venv/bin/uv pip install --quiet --python .venv/bin/python --requirement requirements.lock
+	@echo "installing packages into .venv: $(if $(CPU),about 4 GB,8.4 GB; without a GPU: make CPU=1 ... (about 4 GB)). CUDA 3.2$(if $(CPU), left out), TensorFlow 1.3 (for tensorflow-privacy), PyTorch 1.2, Triton 0.9$(if $(CPU), left out), others 1.8"
+	@grep -vE '$(WITHOUT)' requirements.lock > .venv/requirements.txt
+	@.venv/bin/uv pip install --quiet $(BUILD) --python .venv/bin/python --requirement .venv/requirements.txt
 	@.venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation --editable .
 	@touch $@
 

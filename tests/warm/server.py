@@ -33,7 +33,6 @@ LIBRARIES = (
     "ruamel.yaml",
     "safetensors.torch",
     "scipy.stats",
-    "sklearn.datasets",
     "timm",
     "torch._dynamo",
     "torch.distributed.run",

@@ -102,9 +102,7 @@ def publish_artifacts(states: dict[str, State]) -> None:
     rows = [(stage, state.name, (state.message or "")[:200]) for stage, state in states.items()]
     create_markdown_artifact(markdown.table(["stage", "state", ""], rows), key="stages")
     if TABLE.is_file() and all(state.is_completed() for state in states.values()) and scores_may_leave():
-        page = (
-            f"The whole sweep on one page: `{PAGE}` in the project; in MLflow `{PAGE.name}`, of the sweep's parent run."
-        )
+        page = f"The whole sweep on one page: `{PAGE}` in the project, `{PAGE.name}` of its parent run in MLflow."
         create_markdown_artifact(public(f"{page}\n\n{TABLE.read_text(encoding='utf-8')}"), key="privacy-utility")
 
 

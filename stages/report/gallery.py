@@ -81,7 +81,8 @@ def _image(item: Example, data: PreparedSplit, methods: list[str], epsilons: lis
     """A test image with what people said, and a line of what models said for each method."""
     quoted = "".join(f"<li>{escape(text)}</li>" for text in counted(item.references))
     question = f"<b>{escape(item.question)}</b>" if item.question else ""
-    picture = f'<img src="{data_uri(data.row(item.row).pixels(), SIDE)}" alt="test image {item.row}"><small>image {item.row}</small>'
+    uri = data_uri(data.row(item.row).pixels(), SIDE)
+    picture = f'<img src="{uri}" alt="test image {item.row}"><small>image {item.row}</small>'
     span = f'rowspan="{len(methods)}"'
     head = f"<td {span}>{picture}</td><td {span}>{question}<ul>{quoted}</ul></td>"
     lines: list[str] = []

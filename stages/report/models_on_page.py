@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 
 from PIL import Image
 
@@ -18,8 +17,8 @@ ALL_PICTURES = 30  # models; of a larger sweep the page has the pictures of the 
 SIDE = 640  # pixels; larger pictures are made smaller
 ROOM = 2_000_000  # bytes of all pictures together
 AUDITED = (
-    "No audit of this model was run here: its guarantee is proven, not measured. What is measured is the code that adds "
-    "the noise, one step of each method, by the tests of the project (tests/privacy/test_mutants.py)."
+    "No audit of this model was run here: its guarantee is proven, not measured. What is measured is the code that "
+    "adds the noise, one step of each method, by the tests of the project (tests/privacy/test_mutants.py)."
 )
 
 
@@ -52,9 +51,10 @@ def details(models: Sequence[Listed], joint: Mapping[str, str]) -> str:
         by_sweep.setdefault(each.outcome.cell.sweep, []).append(each)
     parts = [_left_out(models)]
     for sweep, its in by_sweep.items():
-        task, dataset, model = sweep.split("/")
-        parts.append(f"<h3>{escape(f'{task}: {dataset}, {model}')}</h3>{_gallery(sweep, task)}")
-        parts += [_model(each, joint.get(dataset)) for each in its]
+        cell = its[0].outcome.cell
+        parts.append(f"<h3>{escape(f'{cell.task}: {cell.dataset}, {cell.model}')}</h3>{_gallery(sweep, cell.task)}")
+        weakest_first = sorted(its, key=lambda each: -float(each.outcome.cell.epsilon))
+        parts += [_model(each, joint.get(cell.dataset)) for each in weakest_first]
     return "\n".join(parts)
 
 
@@ -65,10 +65,10 @@ def not_run(models: Sequence[Listed]) -> str:
         for score, reason in each.outcome.metrics.not_run.items():
             key = (each.outcome.cell.sweep, score, reason)
             counts[key] = counts.get(key, 0) + 1
-    lines = [
-        f"<li><b>{escape(score)}</b> of {count} model{'s' if count > 1 else ''} ({escape(sweep)}): {escape(reason)}</li>"
-        for (sweep, score, reason), count in counts.items()
-    ]
+    lines = []
+    for (sweep, score, reason), count in counts.items():
+        of = f"{count} model{'s' if count > 1 else ''} of {sweep}"
+        lines.append(f"<li><b>{escape(score)}</b>, {escape(of)}: {escape(reason)}</li>")
     return f"<ul>{''.join(lines)}</ul>" if lines else "<p>Every score of the tasks was computed for every model.</p>"
 
 
@@ -78,8 +78,8 @@ def _left_out(models: Sequence[Listed]) -> str:
     if not left_out:
         return ""
     return (
-        f'<p class="small">To keep this page small, {left_out} of {sum(there)} pictures are not in it; they are the files '
-        f"<code>{escape(str(Path('results', 'CELL', 'picture.png')))}</code>. All statements are here.</p>"
+        f'<p class="small">To keep this page small, {left_out} of {sum(there)} pictures are not in it; they are the '
+        "files <code>results/CELL/picture.png</code>. All statements are here.</p>"
     )
 
 
@@ -122,5 +122,5 @@ NONE = "Nothing: no private record was used."
 def _picture(each: Listed) -> str:
     cell = each.outcome.cell
     if each.picture is not None:
-        return f'<img src="{each.picture}" alt="results of {escape(str(cell))}" loading="lazy">'
+        return f'<img src="{each.picture}" alt="results of {escape(str(cell))}">'
     return f"<p>Picture: <code>{escape(str(cell.picture))}</code></p>" if cell.picture.is_file() else ""

@@ -1,7 +1,7 @@
-"""The page of a sweep, for whoever has to choose a model and answer for it: which one, and what exactly its guarantee is.
+"""The page of a sweep, for whoever chooses a model and answers for it: which one, and what exactly it guarantees.
 
-One file that loads nothing: drawing, table, statements and pictures are in it, and its one script shows the numbers of a
-point of the drawing. What it says is what report/table.md and report/privacy say.
+One file that loads nothing: drawing, table, statements and pictures are in it, and its one script shows the numbers of
+a point of the drawing. What it says is what report/table.md and report/privacy say.
 
     python -m stages.report --show
 """
@@ -25,6 +25,7 @@ from stages.report.models_on_page import Listed
 from stages.report.table import HOW_TO_READ, Outcome, epsilon_name, is_not_sound, not_sound, trials_in_words, value
 
 WIDE, NARROW = (700, 400), (350, 330)  # pixels of the drawing on a laptop and on a phone
+ANY = "any"  # method of a zero-shot row: nothing was trained
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,9 @@ def _warnings(summary: pd.DataFrame, private_tests: Collection[str]) -> str:
     if private_tests:
         names = ", ".join(sorted(private_tests))
         said.append(
-            f"<b>The test split of {escape(names)} is private: these scores stay on this machine.</b> No epsilon covers "
-            "them, nor a choice between models that was made by them. This page is sent to no server; do not send it "
-            "to anybody either."
+            f"<b>The test split of {escape(names)} is private: its scores stay on this machine.</b> No epsilon covers "
+            "them, nor a choice between models that was made by them. This page is sent to no server: send it to "
+            "nobody either."
         )
     return "".join(f'<p class="warning" role="note">{text}</p>' for text in said)
 
@@ -143,7 +144,8 @@ def _best(each: Best, sweep: Sweep) -> str:
     as_good = f"not clearly better than {' and '.join(each.as_good)}: their intervals overlap" if each.as_good else ""
     its = sweep.of[row["method"], row["epsilon"]]
     return (
-        f'<li>{head} {drawing.swatch(row["method"])} <b>{escape(row["method"])}</b> <span class="score">{value(row)}</span>'
+        f"<li>{head} {drawing.swatch(row['method'])} <b>{escape(row['method'])}</b> "
+        f'<span class="score">{value(row)}</span>'
         f'<small class="guarantee">{escape(row["guarantee"])}</small>'
         f"<small>{', '.join(about)}</small><small>{escape(as_good)}</small>"
         f'<small><a href="#{its.anchor}">what exactly is guaranteed</a></small></li>'
@@ -152,16 +154,17 @@ def _best(each: Best, sweep: Sweep) -> str:
 
 def _table(sweep: Sweep, trials: int) -> str:
     several = trials > 1
-    heads = ["epsilon (target)", "method", "score", "one standard deviation" if several else "95% interval"]
-    heads += ["sound epsilon", *([f"of the mean of {trials}"] if several else []), "paper's epsilon"]
-    heads += ["delta", "sigma", "trials", "guarantee"]
+    heads = ["score", "one standard deviation" if several else "95% interval", "sound epsilon"]
+    heads += [*([f"of the mean of {trials}"] if several else []), "paper's epsilon", "delta", "sigma", "trials"]
     lines = []
     for epsilon in sorted(sweep.rows["epsilon"].unique(), key=float, reverse=True):
         of_it = sweep.rows[sweep.rows["epsilon"] == epsilon]
         if epsilon == "0" and of_it["mean"].nunique() == 1:
-            of_it = of_it.head(1).assign(method="any")  # nothing was trained
-        lines += [_line(row, several, unsound) for (_, row), unsound in zip(of_it.iterrows(), is_not_sound(of_it))]
-    columns = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
+            of_it = of_it.head(1).assign(method=ANY)
+        unsound = is_not_sound(of_it)
+        lines += [_line(row, several, bool(unsound[place])) for place, row in of_it.iterrows()]
+    columns = "".join(f'<th scope="col" class="n">{escape(head)}</th>' for head in heads)
+    columns = f'<th scope="col">epsilon (target)</th><th scope="col">method</th>{columns}<th scope="col">guarantee</th>'
     name = escape(f"all numbers of {sweep.title}")
     return (
         f'<div class="scroll" role="region" aria-label="{name}" tabindex="0"><table class="numbers">'
@@ -171,7 +174,7 @@ def _table(sweep: Sweep, trials: int) -> str:
 
 def _line(row: pd.Series, several: bool, unsound: bool) -> str:
     bounds = [round_up(row["epsilon_sound"], 3), *([_or_dash(row["epsilon_of_mean"])] if several else [])]
-    cells = [row["method"], value(row), f"{row['low']:.2f} to {row['high']:.2f}", *bounds]
+    cells = [value(row), f"{row['low']:.2f} to {row['high']:.2f}", *bounds]
     cells += [round_up(row["epsilon_paper"], 3), _or_dash(row["delta"])]
     cells += ["–" if pd.isna(row["sigma"]) else f"{row['sigma']:.4g}", str(row["trials"])]
     kind, guarantee = "", escape(row["guarantee"])
@@ -179,13 +182,10 @@ def _line(row: pd.Series, several: bool, unsound: bool) -> str:
         kind, guarantee = "uncovered", f"{guarantee}, <b>covered by no epsilon</b>"
     elif unsound:
         kind, guarantee = "unsound", f"<b>{guarantee}</b>"
-    swatch = drawing.swatch(row["method"]) if row["method"] in drawing.COLOURS else ""
-    inner = [
-        f"<td>{swatch} {escape(cells[0])}</td>",
-        *(f'<td class="n">{cell}</td>' for cell in map(escape, cells[1:])),
-    ]
     head = f'<th scope="row">{escape(epsilon_name(row["epsilon"]))}</th>'
-    return f'<tr class="{kind}">{head}{"".join(inner)}<td class="words">{guarantee}</td></tr>'
+    method = f"<td>{'' if row['method'] == ANY else drawing.swatch(row['method'])} {escape(row['method'])}</td>"
+    inner = "".join(f'<td class="n">{cell}</td>' for cell in cells)
+    return f'<tr class="{kind}">{head}{method}{inner}<td class="words">{guarantee}</td></tr>'
 
 
 def _or_dash(number: float) -> str:

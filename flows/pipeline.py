@@ -26,7 +26,7 @@ from flows.steps import LocalRunner
 from flows.stopping import STOPPED, listen, message, start_server, stoppable, tell
 from stages import commands, markdown, params, tasks
 from stages.errors import UserError, run
-from stages.report.paths import TABLE
+from stages.report.paths import PAGE, TABLE
 
 
 @flow(name="dp-clip", log_prints=False)
@@ -102,7 +102,8 @@ def publish_artifacts(states: dict[str, State]) -> None:
     rows = [(stage, state.name, (state.message or "")[:200]) for stage, state in states.items()]
     create_markdown_artifact(markdown.table(["stage", "state", ""], rows), key="stages")
     if TABLE.is_file() and all(state.is_completed() for state in states.values()) and scores_may_leave():
-        create_markdown_artifact(public(TABLE.read_text(encoding="utf-8")), key="privacy-utility")
+        page = f"The whole sweep on one page: `{PAGE}` in the project, `{PAGE.name}` of its parent run in MLflow."
+        create_markdown_artifact(public(f"{page}\n\n{TABLE.read_text(encoding='utf-8')}"), key="privacy-utility")
 
 
 def scores_may_leave() -> bool:

@@ -18,7 +18,8 @@ from tests.conftest import SWEEP_STAGES, Project, stages_run
 def test_the_whole_pipeline_runs_and_prints_the_table(finished):
     assert len(stages_run(finished.first_output)) == SWEEP_STAGES
     table = (finished.folder / "report/table.md").read_text()
-    assert table in finished.stage("report", "--show").stdout
+    shown = finished.stage("report", "--show").stdout
+    assert table in shown and "as a page: report/index.html" in shown
     for row in ("inf (non-private)", "10", "1", "0 (zero-shot)"):
         assert f"| {row} |" in table
 

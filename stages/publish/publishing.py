@@ -12,7 +12,7 @@ from stages.publish.publisher import Publisher, alias, together_tags
 from stages.publish.runs import all_runs, parent_run
 from stages.report import gallery
 from stages.report.joint import Joint, Spending
-from stages.report.paths import CSV, GALLERY, PAPER, PLOTS, TABLE
+from stages.report.paths import CSV, GALLERY, PAGE, PAPER, PLOTS, TABLE
 from stages.report.statement import has_guarantee
 from stages.report.table import Outcome
 
@@ -63,6 +63,7 @@ def publish_report(client: MlflowClient, cell: Cell, scores_stay: bool) -> None:
         client.set_tag(run_id, "mlflow.note.content", "The scores on a private test split stay with the data.")
         return
     said = [GALLERY / gallery.page_name(cell.sweep)] if tasks.named(cell.task).page_title else []
-    for path in (TABLE, CSV, PAPER, PLOTS / f"{cell.sweep.replace('/', '-')}.png", *said):
+    for path in (PAGE, TABLE, CSV, PAPER, PLOTS / f"{cell.sweep.replace('/', '-')}.png", *said):
         client.log_artifact(run_id, str(path))
-    client.set_tag(run_id, "mlflow.note.content", TABLE.read_text(encoding="utf-8"))
+    page = f"The whole sweep on one page: `{PAGE.name}`, among the artifacts of this run."
+    client.set_tag(run_id, "mlflow.note.content", f"{page}\n\n{TABLE.read_text(encoding='utf-8')}")

@@ -1,13 +1,15 @@
-"""Results of the sweep -> report/: table, the paper's tables, plots, what models said, and what may be claimed."""
+"""Results of the sweep -> report/: page, table, the paper's tables, plots, what models said, what may be claimed."""
 
 import pandas as pd
 
 from stages import commands, params
 from stages.atomic import new_file, new_folder, write_text
+from stages.data.manifest import Manifest
 from stages.errors import UserError, run
-from stages.report import curves, gallery, paper, plot, scores
+from stages.keys import data_dir
+from stages.report import curves, gallery, paper, plot, scores, sweep_page
 from stages.report.joint import Spending
-from stages.report.paths import CSV, GALLERY, PAPER, PLOTS, STATEMENTS, TABLE
+from stages.report.paths import CSV, GALLERY, PAGE, PAPER, PLOTS, STATEMENTS, TABLE
 from stages.report.statement import statement
 from stages.report.table import Outcome, markdown, read_outcome, summarise
 
@@ -41,7 +43,9 @@ def main() -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             its = joint[outcome.cell.dataset]
             path.write_text(statement(outcome.training, its.sentence() if its else None), encoding="utf-8")
-    made = ", ".join(map(str, (TABLE, CSV, PAPER, PLOTS, GALLERY)))
+    private_tests = [name for name in joint if Manifest.read(data_dir(name)).private_test]
+    write_text(PAGE, sweep_page.page(outcomes, summary, sentences, private_tests))
+    made = ", ".join(map(str, (PAGE, TABLE, CSV, PAPER, PLOTS, GALLERY)))
     print(f"wrote {made} and {STATEMENTS}; see them with: python -m stages.report --show")
 
 
@@ -51,7 +55,7 @@ def papers_tables(outcomes: list[Outcome], summary: pd.DataFrame) -> str:
 
 
 def show() -> None:
-    for path in (TABLE, PAPER):
+    for path in (TABLE, PAPER, PAGE):
         if not path.is_file():
             raise UserError(f"there is no {path} yet; run: dvc repro")
     print(TABLE.read_text(encoding="utf-8"))
@@ -61,6 +65,7 @@ def show() -> None:
         print(f"plot: {path}")
     for path in sorted(GALLERY.glob("*-*.html")):
         print(f"what the models said: {path}")
+    print(f"all of it as a page: {PAGE}")
     print(f"data: {CSV}\nprivacy statements: {STATEMENTS}")
 
 

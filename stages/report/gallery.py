@@ -3,17 +3,15 @@
 The page is one file: pictures are in it, and it loads and runs nothing.
 """
 
-import base64
-import io
 from html import escape
 from pathlib import Path
 from string import Template
 
 from stages import tasks
 from stages.data.prepared import PreparedSplit
-from stages.data.rows import Row
 from stages.keys import data_dir
 from stages.privacy.facts import round_up
+from stages.report.inline import data_uri
 from stages.report.statement import guarantee_tag, sound_epsilon
 from stages.report.table import Outcome, epsilon_name
 from stages.tasks.base.examples import Example, Examples, counted
@@ -83,7 +81,8 @@ def _image(item: Example, data: PreparedSplit, methods: list[str], epsilons: lis
     """A test image with what people said, and a line of what models said for each method."""
     quoted = "".join(f"<li>{escape(text)}</li>" for text in counted(item.references))
     question = f"<b>{escape(item.question)}</b>" if item.question else ""
-    picture = f'<img src="{_data_uri(data.row(item.row))}" alt="test image {item.row}"><small>image {item.row}</small>'
+    uri = data_uri(data.row(item.row).pixels(), SIDE)
+    picture = f'<img src="{uri}" alt="test image {item.row}"><small>image {item.row}</small>'
     span = f'rowspan="{len(methods)}"'
     head = f"<td {span}>{picture}</td><td {span}>{question}<ul>{quoted}</ul></td>"
     lines: list[str] = []
@@ -99,7 +98,7 @@ def _one(example: Example | None, score: str, data: PreparedSplit) -> str:
         return "-"
     said = escape(example.said) if example.said.strip() else "<i>(nothing)</i>"
     value = "" if example.score is None else f"<small>{score}: {100 * example.score:.0f}</small>"
-    pictures = [(row, _data_uri(data.row(row), FOUND_SIDE)) for row in example.found]
+    pictures = [(row, data_uri(data.row(row).pixels(), FOUND_SIDE)) for row in example.found]
     found = "".join(f'<img class="found" src="{uri}" alt="test image {row}">' for row, uri in pictures)
     return f'<div class="caption">{said}</div>{found}{value}'
 
@@ -111,14 +110,6 @@ def _cell(method: str, epsilon: str, content: str) -> str:
 def _two_lines(epsilon: str) -> str:
     number, _, meaning = epsilon.partition(" ")
     return f"{number}<small>{meaning}</small>"
-
-
-def _data_uri(record: Row, side: int = SIDE) -> str:
-    """Written anew, so that nothing but the picture is in it: photos may say where they were taken."""
-    image, buffer = record.pixels(), io.BytesIO()
-    image.thumbnail((side, side))
-    image.save(buffer, format="WEBP", quality=90)
-    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 PAGE = Template(Path(__file__).with_name("gallery.html").read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 REPORT = Path("report")
+PAGE = REPORT / "index.html"
 TABLE = REPORT / "table.md"
 CSV = REPORT / "table.csv"
 PAPER = REPORT / "paper.md"

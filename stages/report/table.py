@@ -16,6 +16,12 @@ from stages.privacy.facts import TrainingFacts, round_up
 from stages.report.statement import guarantee_tag, paper_epsilon, sound_epsilon
 from stages.tasks.base.results import Metrics
 
+HOW_TO_READ = (
+    "with sensitivity 2C (C for `example` under Poisson sampling), by the better of RDP and PLD. Paper's epsilon: what "
+    "the paper's convention (sensitivity C, RDP) would claim for the same noise. Scores of a non-private row are "
+    "functions of the private data that no epsilon covers."
+)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -102,34 +108,39 @@ def markdown(summary: pd.DataFrame, joint: Mapping[str, str] | None = None) -> s
             for dataset, method in columns:
                 cells += _cells(row[(row.dataset == dataset) & (row.method == method)])
             lines.append(f"| {' | '.join(cells)} |")
-        title = f"**{task}, {model}**: {tasks.named(task).title_of(score)} on the test split, {_trials(trials)}"
+        title = f"**{task}, {model}**: {tasks.named(task).title_of(score)} on the test split, {trials_in_words(trials)}"
         parts.append("\n".join([title, "", *lines]))
-    note = (
-        "Sound epsilon: the largest of its row, with sensitivity 2C (C for `example` under Poisson sampling), by the "
-        "better of RDP and PLD. Paper's epsilon: what the paper's convention (sensitivity C, RDP) would claim for the "
-        "same noise. Scores of a non-private row are functions of the private data that no epsilon covers."
-    )
+    note = f"Sound epsilon: the largest of its row, {HOW_TO_READ}"
     together = [f"{dataset}: {sentence}." for dataset, sentence in (joint or {}).items()]
     return "\n\n".join([*parts, *not_sound(summary), note, *together]) + "\n"
 
 
 def not_sound(summary: pd.DataFrame) -> list[str]:
     """The warning that stands with a table, if it needs one."""
-    unsound = summary[summary["guarantee"].str.contains("not sound|tests only|unsafe")]
+    unsound = summary[is_not_sound(summary)]
     return [f"NOT A SOUND GUARANTEE: {'; '.join(unsound['guarantee'].unique())}."] if len(unsound) else []
+
+
+def is_not_sound(summary: pd.DataFrame) -> pd.Series:
+    """By row: whether a guarantee was meant to hold and does not hold as it should."""
+    return summary["guarantee"].str.contains("not sound|tests only|unsafe")
 
 
 def _cells(chosen: pd.DataFrame) -> list[str]:
     if chosen.empty:
         return ["", ""]
     row = chosen.iloc[0]
-    value = f"{row['mean']:.2f}" + ("" if math.isnan(row["std"]) else f" ± {row['std']:.2f}")
-    return [value, round_up(row["epsilon_paper"], 3)]
+    return [value(row), round_up(row["epsilon_paper"], 3)]
+
+
+def value(row: pd.Series) -> str:
+    """The score of a row of the summary, as it stands in every table."""
+    return f"{row['mean']:.2f}" + ("" if math.isnan(row["std"]) else f" ± {row['std']:.2f}")
 
 
 def epsilon_name(epsilon: str) -> str:
     return {"0": "0 (zero-shot)", "inf": "inf (non-private)"}.get(epsilon, epsilon)
 
 
-def _trials(count: int) -> str:
+def trials_in_words(count: int) -> str:
     return "one trial" if count == 1 else f"mean ± standard deviation of {count} trials"

@@ -163,11 +163,11 @@ def test_mlflow_gets_the_page_every_score_and_what_was_not_run(in_project):
 
     from stages.keys import initial_model_dir
     from stages.publish import publishing
-    from stages.report.paths import CSV, GALLERY, PAPER, PLOTS, TABLE
+    from stages.report.paths import CSV, GALLERY, PAGE, PAPER, PLOTS, TABLE
 
     made = captioned("1", 0.7)
     results([made])
-    for path in (TABLE, CSV, PAPER, PLOTS / "captioning-scenes-tiny-blip.png", made.cell.picture):
+    for path in (PAGE, TABLE, CSV, PAPER, PLOTS / "captioning-scenes-tiny-blip.png", made.cell.picture):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("made here")
     GALLERY.mkdir()

@@ -39,8 +39,9 @@ def test_a_sweep_is_a_parent_with_a_child_a_cell(finished):
     for run in cells.values():
         assert run.data.tags["mlflow.parentRunId"] == parents[0].info.run_id
         assert run.info.status == "FINISHED"
+    assert "`index.html`" in parents[0].data.tags["mlflow.note.content"].splitlines()[0]
     artifacts = {a.path for a in client(finished).list_artifacts(parents[0].info.run_id)}
-    assert artifacts == {"table.md", "table.csv", "paper.md", "classification-mnist5k-tiny-clip.png"}
+    assert artifacts == {"index.html", "table.md", "table.csv", "paper.md", "classification-mnist5k-tiny-clip.png"}
 
 
 def test_a_private_run_carries_its_guarantee(finished):
@@ -143,11 +144,13 @@ def test_a_private_test_split_keeps_its_scores(copy_of_finished):
     (folder / "data/mnist5k/manifest.json").write_text(json.dumps(manifest | {"private_test": True}))
     (folder / "mlflow.db").unlink()
     shutil.rmtree(folder / "mlartifacts")
-    assert copy_of_finished.stage(*PUBLISH).returncode == 0
+    for stage in ("report", *PUBLISH):
+        assert copy_of_finished.stage(stage).returncode == 0
+    assert "The test split of mnist5k is private: its scores stay" in (folder / "report/index.html").read_text()
     for run in runs(copy_of_finished):
         assert not run.data.metrics and "|" not in run.data.tags.get("mlflow.note.content", "")
     published = {p.name for p in (folder / "mlartifacts").rglob("*") if p.is_file()}
-    assert "training.json" in published
+    assert "training.json" in published and "index.html" not in published
     assert not published & {"metrics.json", "details.json", "picture.png", "table.md", "table.csv"}
     cell = "classification/mnist5k/tiny-clip/batch/eps-1/seed-0"
     said = copy_of_finished.stage("evaluate", "--cell", cell)

@@ -48,14 +48,16 @@ class Line:
         if count != self._last:
             self._last, self._until = count, now
         made, took = count.done - self._first.done, self._until - self._since
-        return tqdm.format_meter(
+        said = tqdm.format_meter(
             count.done,
             count.total,
             now - self._since,
             unit=f" {count.unit}",
+            initial=self._first.done,
             rate=made / took if took else None,
             bar_format=FIGURES if count.total else NO_TOTAL,
         )
+        return " ".join(said.split())  # it fills numbers up with blanks
 
 
 class Live:
@@ -102,7 +104,7 @@ class Live:
             return emit_apart
 
         for handler in set(handlers) - self._in_front:
-            handler.emit = placed(handler.emit)  # type: ignore[method-assign]  # Prefect has no setting for it
+            handler.emit = placed(handler.emit)  # type: ignore[assignment, method-assign]  # Prefect has no setting for it
         self._in_front.update(handlers)
 
     def close(self) -> None:

@@ -100,9 +100,9 @@ class Described(Source):
         both = _settle_both(self, photos)
         all_problems = [*unreadable, *problems, *_too_few(self, photos), *placing, *both]
         chosen = {split: _chosen(self, split, its) for split, its in photos.items()}
-        existing = [p for its in chosen.values() for p in its if p.path and exists(p.path)]
-        for photo in progress.bar(existing, "checking images", "images"):
-            all_problems += image_problems(photo.path, f"image {photo.id!r} ({photo.unit})")
+        existing = [(p, p.path) for its in chosen.values() for p in its if p.path and exists(p.path)]
+        for photo, path in progress.bar(existing, "checking images", "images"):
+            all_problems += image_problems(path, f"image {photo.id!r} ({photo.unit})")
         refuse(self.path, all_problems)
 
         def rows(split: str) -> Iterator[Row]:

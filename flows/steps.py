@@ -17,6 +17,7 @@ from prefect.states import Completed, Failed, State
 from flows.dvc import Outcome
 from flows.graph import kind
 from flows.processes import Processes, Stopped, stop_seconds
+from flows.progress import watched
 from flows.public import public
 
 FINE = (Outcome.RAN, Outcome.UNCHANGED)
@@ -51,7 +52,8 @@ class LocalRunner:
         with self._slots:
             for left in reversed(range(self._retries + 1)):
                 try:
-                    code, output = self._start("flows.reproduce", stage, *self._options)
+                    with watched(stage) as counted:
+                        code, output = self._start("flows.reproduce", stage, *self._options, **counted)
                 except Stopped as stopped:
                     if stopped.started:
                         self.unfinished.append(goes_on(stage, stopped.output))
@@ -72,8 +74,8 @@ class LocalRunner:
         """A command of DVC's: its exit code and what it printed."""
         return self._start("flows.dvc", "--wait-for-lock", *arguments)
 
-    def _start(self, module: str, *arguments: str) -> tuple[int, str]:
-        return self._processes.run([sys.executable, "-m", module, *arguments], self._environment, FINE)
+    def _start(self, module: str, *arguments: str, **more: str) -> tuple[int, str]:
+        return self._processes.run([sys.executable, "-m", module, *arguments], {**self._environment, **more}, FINE)
 
     @property
     def stopped(self) -> bool:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from prefect.exceptions import CancelledRun
-from prefect.logging.handlers import PrefectConsoleHandler
 from prefect.settings import get_current_settings
 
+from flows.live import console_handlers, live
 from flows.steps import LocalRunner
 from stages.errors import UserError
 
@@ -144,8 +144,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _leave_the_terminal_alone() -> None:
-    """From here on, Prefect's log goes to its server alone."""
-    for logger in [logging.getLogger(name) for name in [None, *logging.root.manager.loggerDict]]:
-        for handler in logger.handlers:
-            if isinstance(handler, PrefectConsoleHandler):
-                handler.setLevel(logging.CRITICAL + 1)
+    """From here on, Prefect's log goes to its server alone, and nothing shows how far the stages are."""
+    for handler in console_handlers():
+        handler.setLevel(logging.CRITICAL + 1)
+    live.close()

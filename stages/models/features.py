@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
+from stages import progress
 from stages.data.manifest import Manifest
 from stages.data.prepared import SPLITS, PreparedSplit
 from stages.errors import UserError
@@ -121,7 +121,7 @@ def _write_rows(path: Path, items: Sequence, encode: Callable, batch_size: int, 
     if items and not alike(encode([items[0]] * batch_size)):
         logger.warning("%s: this processor rounds by the place in a batch, so records go one by one: slower", what)
         batch_size = 1
-    for start in tqdm(range(0, len(items), batch_size), desc=what, unit=" batches", disable=None):
+    for start in progress.bar(range(0, len(items), batch_size), what, "batches"):
         batch = list(items[start : start + batch_size])
         rows = encode(batch + batch[:1] * (batch_size - len(batch)))[: len(batch)].float().cpu().numpy()
         if out is None:

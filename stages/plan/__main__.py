@@ -9,9 +9,7 @@ Time is that of the training steps alone, one cell after the other, on this mach
 import os
 from typing import cast
 
-from tqdm import tqdm
-
-from stages import commands, markdown, params
+from stages import commands, markdown, params, progress
 from stages.calibrate.guarantee import guarantee_of
 from stages.data.manifest import Manifest
 from stages.errors import run
@@ -56,7 +54,7 @@ def counts(p: params.Params) -> str:
 def noise(p: params.Params, sizes: dict[str, int]) -> list[tuple]:
     settings = [(d, m, canonical_epsilon(e)) for d in sizes for m in p.sweep.method for e in p.sweep.epsilon]
     rows = []
-    for dataset, name, epsilon in tqdm(settings, desc="calibrate", unit=" settings", disable=None):
+    for dataset, name, epsilon in progress.bar(settings, "calibrate", "settings"):
         method, n = p.train.on(dataset).methods[name], sizes[dataset]
         if epsilon in ("0", "inf"):
             continue
@@ -96,7 +94,7 @@ def times(p: params.Params, sizes: dict[str, int]) -> tuple[list[tuple], float]:
     trained = sum(canonical_epsilon(e) != "0" for e in p.sweep.epsilon) * len(p.sweep.seed)
     settings = [(d, model, m) for d in sizes for model in p.sweep.model for m in p.sweep.method]
     rows, total = [], 0.0
-    for dataset, model, name in tqdm(settings, desc="measure steps", unit=" settings", disable=None):
+    for dataset, model, name in progress.bar(settings, "measure steps", "settings"):
         t = p.train.on(dataset)
         method = t.methods[name]
         sampling = sampling_of(p.privacy.sampling, sizes[dataset], method.batch_size)

@@ -2,12 +2,10 @@
 
 import dataclasses
 
-from tqdm import tqdm
-
-from stages import commands, params
+from stages import commands, params, progress
 from stages.data.manifest import Manifest
 from stages.data.prepared import write
-from stages.data.rows import Dataset
+from stages.data.rows import SPLITS, Dataset
 from stages.errors import UserError, run
 from stages.keys import data_dir
 from stages.privacy import secret
@@ -46,8 +44,8 @@ def known_as(manifest: Manifest) -> str:
 
 
 def with_progress(dataset: Dataset) -> Dataset:
-    bars = {s: tqdm(getattr(dataset, s), desc=f"{s} rows", unit=" rows", disable=None) for s in ("train", "test")}
-    return dataclasses.replace(dataset, **bars)
+    train, test = (progress.bar(getattr(dataset, split), f"{split} rows", "rows") for split in SPLITS)
+    return dataclasses.replace(dataset, train=train, test=test)
 
 
 if __name__ == "__main__":

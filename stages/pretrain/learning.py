@@ -6,9 +6,8 @@ from importlib import import_module
 
 import numpy as np
 import torch
-from tqdm import trange
 
-from stages import params
+from stages import params, progress
 from stages.data.prepared import PreparedSplit
 from stages.keys import LOSSES, data_dir
 from stages.losses import About, named, objective_of
@@ -33,7 +32,7 @@ def pretrained(config: params.Pretrain, device_name: str) -> WholeEncoder:
     def draws(places: np.ndarray, numbers: int) -> np.ndarray:
         return rng.random((data.units, numbers))[places]
 
-    for _ in trange(config.steps, desc=f"pretrain on {config.data}", unit=" steps", disable=None):
+    for _ in progress.bar(range(config.steps), f"pretrain on {config.data}", "steps"):
         loss = loss_of(reader.batch(rng.integers(data.units, size=config.batch_size), draws))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

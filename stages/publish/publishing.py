@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from mlflow import MlflowClient
-from tqdm import tqdm
 
-from stages import tasks
+from stages import progress, tasks
 from stages.data.manifest import Manifest
 from stages.keys import Cell, data_dir
 from stages.publish.publisher import Publisher, alias, together_tags
@@ -27,7 +26,7 @@ def publish(
     client, models = MlflowClient(), {}
     spending = Spending(outcomes, published_before(client))
     joint = {name: spending.joint(name) for name in {o.cell.dataset for o in outcomes}}
-    for outcome in tqdm(outcomes, desc="publish to MLflow", unit=" runs", disable=None):
+    for outcome in progress.bar(outcomes, "publish to MLflow", "runs"):
         cell = outcome.cell
         allowed = has_guarantee(outcome.training) or str(cell) in not_private
         wanted = every_seed or cell.seed == first_seed

@@ -12,8 +12,8 @@ from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal, TypeGuard, cast
 
 from pydantic import AfterValidator, Field
-from tqdm import tqdm
 
+from stages import progress
 from stages.data.rows import SPLITS, Dataset, Question, Row, in_space
 from stages.errors import Private, Problem, UserError, unusable
 from stages.sections import PositiveInt, Section, Seed
@@ -100,9 +100,9 @@ class Described(Source):
         both = _settle_both(self, photos)
         all_problems = [*unreadable, *problems, *_too_few(self, photos), *placing, *both]
         chosen = {split: _chosen(self, split, its) for split, its in photos.items()}
-        existing = [p for its in chosen.values() for p in its if p.path and exists(p.path)]
-        for photo in tqdm(existing, desc="checking images", unit=" images", disable=None):
-            all_problems += image_problems(photo.path, f"image {photo.id!r} ({photo.unit})")
+        existing = [(p, p.path) for its in chosen.values() for p in its if p.path and exists(p.path)]
+        for photo, path in progress.bar(existing, "checking images", "images"):
+            all_problems += image_problems(path, f"image {photo.id!r} ({photo.unit})")
         refuse(self.path, all_problems)
 
         def rows(split: str) -> Iterator[Row]:

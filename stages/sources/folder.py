@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
-from tqdm import tqdm
 
+from stages import progress
 from stages.data.rows import ONE_IMAGE, SPLITS, Dataset, Labels, Row, in_space
 from stages.errors import Private, Problem, UserError, remark
 from stages.sections import Axis, Fraction
@@ -65,7 +65,7 @@ class Folder(subset.Part):
         """Everything is checked, images included, before the first row is handed out."""
         photos, problems = _read(self)
         labels = _labels(self, photos, problems)
-        for photo in tqdm(photos, desc="checking images", unit=" images", disable=None):
+        for photo in progress.bar(photos, "checking images", "images"):
             problems += image_problems(photo.path, photo.name)
         refuse(self.path, problems)
         if labels:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from stages import progress
 from stages.sections import PositiveInt
 from stages.tasks.base import examples
 from stages.tasks.base.examples import Example, Examples
@@ -62,8 +63,6 @@ class Captioning(Writing):
     def evaluate(
         self, encoder: "Encoder", test: HeldOut, settings: CaptionSettings, device: "torch.device"
     ) -> "Captions":
-        from tqdm import tqdm
-
         from stages.models import writing
         from stages.tasks.measures import caption_scores
 
@@ -71,7 +70,7 @@ class Captioning(Writing):
         require_java()  # before the work, not after it
         encoder.model.to(device).eval()
         search, generated, rows = {"beams": settings.beams, "most_tokens": settings.caption_tokens}, [], test.data.rows
-        for start in tqdm(range(0, rows, settings.batch_size), desc="caption", unit=" batches", disable=None):
+        for start in progress.bar(range(0, rows, settings.batch_size), "caption", "batches"):
             some = range(start, min(start + settings.batch_size, rows))
             generated += writing.captions(writer, test.images(some).to(device), **search)
         references = [list(test.data.texts_and_label(row)[0]) for row in range(rows)]

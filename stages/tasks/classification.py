@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from stages import progress
 from stages.errors import UserError
 from stages.tasks.base.results import Metrics, wilson_interval
 from stages.tasks.base.task import Answer, HeldOut, Settings, Task
@@ -28,7 +29,6 @@ class Classification(Task):
     def evaluate(self, encoder: "Encoder", test: HeldOut, settings: Settings, device: "torch.device") -> "Confusion":
         import numpy as np
         import torch
-        from tqdm import tqdm
 
         from stages.models.encoder import require_comparing
         from stages.models.prompts import class_features, class_scores
@@ -39,7 +39,7 @@ class Classification(Task):
         encoder.model.to(device).eval()
         classes = class_features(encoder, test.labels, device)
         true, predicted, rows = [], [], range(test.data.rows)
-        for start in tqdm(rows[:: settings.batch_size], desc="evaluate", unit=" batches", disable=None):
+        for start in progress.bar(rows[:: settings.batch_size], "evaluate", "batches"):
             some = rows[start : start + settings.batch_size]  # the last batch may be short
             with torch.no_grad():
                 scores = class_scores(encoder.model, test.images(some).to(device), classes)

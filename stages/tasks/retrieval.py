@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from stages import progress
 from stages.tasks.base import examples
 from stages.tasks.base.examples import Example, Examples
 from stages.tasks.base.results import Metrics, mean_interval
@@ -62,7 +63,6 @@ class Retrieval(Task):
 
     def evaluate(self, encoder: "Encoder", test: HeldOut, settings: Settings, device: "torch.device") -> "Found":
         import torch
-        from tqdm import tqdm
 
         from stages.models.encoder import require_comparing
 
@@ -72,10 +72,10 @@ class Retrieval(Task):
         texts = sorted({text for its in own for text in its})
         features: dict[str, list[torch.Tensor]] = {"image": [], "text": []}
         with torch.no_grad():
-            for start in tqdm(range(0, len(own), settings.batch_size), desc="images", unit=" batches", disable=None):
+            for start in progress.bar(range(0, len(own), settings.batch_size), "images", "batches"):
                 some = range(start, min(start + settings.batch_size, len(own)))
                 features["image"].append(encoder.model.encode_image(test.images(some).to(device), normalize=True))
-            for start in tqdm(range(0, len(texts), settings.batch_size), desc="texts", unit=" batches", disable=None):
+            for start in progress.bar(range(0, len(texts), settings.batch_size), "texts", "batches"):
                 tokens = encoder.tokenize(texts[start : start + settings.batch_size]).to(device)
                 features["text"].append(encoder.model.encode_text(tokens, normalize=True))
             similarity = torch.cat(features["text"]) @ torch.cat(features["image"]).T  # (texts, images)

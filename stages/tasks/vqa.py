@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from stages import progress
 from stages.sections import Axis, PositiveInt
 from stages.tasks.base import examples
 from stages.tasks.base.examples import Example, Examples
@@ -63,8 +64,6 @@ class Vqa(Writing):
     def evaluate(
         self, encoder: "Encoder", test: HeldOut, settings: AnswerSettings, device: "torch.device"
     ) -> "Answers":
-        from tqdm import tqdm
-
         from stages.models import writing
 
         writer = writing.require_decoder(encoder, self.name, self.ability)
@@ -76,7 +75,7 @@ class Vqa(Writing):
         }
         asked = [(row, question) for row in range(test.data.rows) for question in test.data.questions(row)]
         said: list[str] = []
-        for start in tqdm(range(0, len(asked), settings.batch_size), desc="answer", unit=" batches", disable=None):
+        for start in progress.bar(range(0, len(asked), settings.batch_size), "answer", "batches"):
             some = asked[start : start + settings.batch_size]
             pictures = test.images([row for row, _ in some]).to(device)
             said += writing.answers(writer, pictures, [question.text for _, question in some], **how)

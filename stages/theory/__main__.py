@@ -12,9 +12,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
-from stages import commands, params
+from stages import commands, params, progress
 from stages.atomic import new_folder, write_json
 from stages.errors import run
 from stages.theory import report
@@ -42,7 +41,7 @@ def measured(config: params.Theory, workers: int) -> list[Point]:
     with ProcessPoolExecutor(workers, spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         longest_first = sorted(todo, key=lambda s: -s.epsilon * s.n * s.d)
         futures = [pool.submit(measure, setting, config) for setting in longest_first]
-        for future in tqdm(as_completed(futures), total=len(todo), desc="theory", unit=" points", disable=None):
+        for future in progress.bar(as_completed(futures), "theory", "points", total=len(todo)):
             point = future.result()
             found[point.setting] = point
     return [found[setting] for setting in todo]

@@ -12,8 +12,8 @@ from functools import partial
 
 import numpy as np
 import torch
-from tqdm import trange
 
+from stages import progress
 from stages.distributed.ranks import ALONE, Part, Ranks
 from stages.distributed.shards import local, part_of, place
 from stages.models.batches import BatchReader
@@ -77,8 +77,8 @@ def train(learner: Learner, reader: BatchReader, plan: Plan, key: Key, how: Exec
             "which takes longer (stages/privacy/places.py)"
         )
         objective.one_by_one = True
-    hidden = None if ranks.is_first else True  # one progress bar, in a terminal
-    for t in trange(how.done, steps, initial=how.done, total=steps, desc="train", unit=" steps", disable=hidden):
+    hidden = not ranks.is_first  # one progress bar
+    for t in progress.bar(range(how.done, steps), "train", "steps", done=how.done, total=steps, hidden=hidden):
         drawn = plan.sampling.sample(key, t, reader.units)  # line 3
         units = mechanism.assign(drawn, key, t) if mechanism else np.zeros(len(drawn), int)
         work = Work(np.repeat(units, reader.views), ranks, one_unit=mechanism is None or mechanism.one_unit)

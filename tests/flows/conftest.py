@@ -212,6 +212,14 @@ def long(finished, tmp_path_factory) -> Project:
     return project
 
 
+@pytest.fixture
+def copied(long, tmp_path) -> Project:
+    shutil.copytree(long.folder, tmp_path / "project", symlinks=True)
+    project = Project(tmp_path / "project")
+    project.cold = True  # its processes are looked at and sent signals
+    return project
+
+
 def runs_of(api: SyncPrefectClient, flow: str) -> list[FlowRun]:
     return api.read_flow_runs(flow_filter=FlowFilter(name=FlowFilterName(any_=[flow])))
 

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import signal
+import struct
 import subprocess
 import termios
 import threading
@@ -17,6 +18,8 @@ from tests.flows.conftest import CELL, commands_in
 from tests.patience import patience, wait_for
 
 STAGE = "train@classification-mnist5k-tiny-clip-batch-10-0"
+HEIGHT, COLUMNS = 40, 120  # of a terminal
+CODE = r"\x1b\[[0-9;]*[A-Za-z]"
 
 
 def seconds() -> float:
@@ -29,6 +32,7 @@ class Terminal:
 
     def __init__(self, project: Project, *command: str):
         self._side, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("4H", HEIGHT, COLUMNS, 0, 0))
         self._printed = bytearray()
 
         def enter() -> None:
@@ -97,6 +101,29 @@ def charges(folder: Path) -> list[str]:
 
 
 def lines_after(printed: str, before: str) -> list[str]:
-    """What a terminal shows more than it did, without the echo of Ctrl-C and the codes of colours."""
-    new = re.sub(r"\^C|\x1b\[[0-9;]*m", "", printed[len(before) :])
-    return [line for line in new.splitlines() if line.strip()]
+    """What a terminal shows and did not show before, without the echo of Ctrl-C."""
+    old, rows = screen(before), screen(printed.replace("^C", ""))
+    same = next((i for i, (a, b) in enumerate(zip(old, rows, strict=False)) if a != b), min(len(old), len(rows)))
+    return [row for row in rows[same:] if row.strip()]
+
+
+def screen(printed: str) -> list[str]:
+    """The rows that a terminal without an edge has in the end, colours apart."""
+    rows, row, column = [""], 0, 0
+    for token in re.findall(rf"{CODE}|.", printed, re.DOTALL):
+        match token:
+            case "\n":
+                row, column = row + 1, 0
+                rows += [""] * (row == len(rows))
+            case "\r":
+                column = 0
+            case "\x1b[A":
+                row -= 1
+            case "\x1b[J":
+                rows[row:] = [rows[row][:column]]
+            case _ if len(token) == 1:
+                rows[row] = f"{rows[row][:column]:{column}}{token}{rows[row][column + 1 :]}"
+                column += 1
+            case _:
+                assert token.endswith("m"), f"no colour: {token!r}"
+    return rows

@@ -8,8 +8,9 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 
+from flows.progress import key
 from tests.flows.conftest import CELL, STEPS, commands_in, in_log, machine, runs_of
-from tests.flows.stopping import Terminal, begun, charges, checkpoint, lines_after, seconds
+from tests.flows.stopping import STAGE, Terminal, begun, charges, checkpoint, lines_after, seconds
 from tests.patience import patience, wait_for
 
 pytestmark = pytest.mark.xdist_group("flows")  # servers are started once
@@ -48,6 +49,9 @@ def test_a_stopped_sweep_leaves_the_checkpoint_of_a_cell_with_its_worker_which_g
         assert newest(api).id != stopped.id
         wait_for(lambda: in_log(api, newest(api), f"going on after step {step} of {STEPS}"), "word of it", seconds=20)
         assert not in_log(api, stopped, "Traceback")
+        # Told by the worker: how far each of the two came.
+        told = {each.flow_run_id: each.data for each in api.read_artifacts() if each.key == key(STAGE)}
+        assert told[newest(api).id] == 100 and 0 < told[stopped.id] < 100
         assert charges(tmp_path / "ledger") == [CELL]
     finally:
         parent.dies()

@@ -1,7 +1,6 @@
 """A flow that is stopped: its training writes a checkpoint, a terminal gets one line, and the same command goes on."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,14 +17,6 @@ from tests.patience import patience, wait_for
 pytestmark = pytest.mark.xdist_group("stopping")  # the project is made once
 
 FLOW = (sys.executable, "-m", "flows.pipeline", STAGE)
-
-
-@pytest.fixture
-def copied(long, tmp_path) -> Project:
-    shutil.copytree(long.folder, tmp_path / "project", symlinks=True)
-    project = Project(tmp_path / "project")
-    project.cold = True  # its processes are looked at and sent signals
-    return project
 
 
 def goes_on_to_the_end(project: Project, step: int) -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from stages import progress
 from stages.data.prepared import PreparedSplit
 from stages.distributed.ranks import ALONE
 from stages.losses import About, objective_of
@@ -70,6 +71,15 @@ def test_the_weights_at_the_end_are_the_mean_of_those_after_the_last_steps(data)
         assert torch.equal(one, other)  # on the way there is no difference
     assert torch.allclose(averaged.weights(), torch.stack(plain.after[-3:]).mean(0), atol=1e-6)
     assert not any(MEAN in state for state in averaged.optimizer.state.values())
+
+
+def test_a_training_that_goes_on_counts_from_where_it_was(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS", 0)
+    whole, path, counts = Training(data, None), tmp_path / "count", []
+    monkeypatch.setenv(progress.FILE, str(path))
+    monkeypatch.setattr(Training, "keep", lambda self, done: counts.append((done, path.read_text())))
+    Training(data, None, 4, whole.checkpoints[3])
+    assert counts == [(5, "4 6 steps train"), (6, "5 6 steps train")] and path.read_text() == "6 6 steps train"
 
 
 @pytest.mark.parametrize("done", [2, 4, 5])

@@ -10,6 +10,7 @@ from stages.models import saved
 from stages.models.batches import decoded
 from stages.models.encoder import device_of
 from stages.models.features import Features
+from stages.privacy import secret
 from stages.tasks.base.task import HeldOut
 
 
@@ -30,7 +31,7 @@ def main() -> None:
         images = decoded(data, encoder)
     result = task.evaluate(encoder, HeldOut(data, images, manifest.labels), p.evaluate, device)
 
-    metrics = result.metrics()
+    metrics = result.metrics().model_copy(update={"weights": secret.digest_of(cell.model_dir)})
     write_json(cell.metrics_json, metrics.model_dump())
     write_json(cell.details_json, result.details())
     with new_file(cell.picture) as path:

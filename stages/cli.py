@@ -18,7 +18,7 @@ GROUPS = {
     "the stages, in the order they run": (
         "prepare", "pretrain", "encode", "calibrate", "train", "evaluate", "report", "publish",
     ),
-    "afterwards": ("serve", "ledger"),
+    "afterwards": ("serve", "ledger", "release"),
     "section 5 of the paper": ("theory",),
     "all stages, in a clone of the project": ("pipeline", "sweep"),
 }  # fmt: skip

@@ -19,6 +19,7 @@ RUN_BY = {
     "make test": (".ci/run", "make test"),
     "python -m stages.params": ("tests/test_presets.py", '"--use", name'),
     "python -m stages.plan": ("tests/plan/test_plan.py", "stages.plan"),
+    "python -m stages.release --cell": ("tests/release/test_release.py", '"release", "--cell"'),
     "python -m stages.report --show": ("tests/report/test_paper.py", '"report", "--show"'),
     "python -m flows.pipeline": ("tests/flows/test_pipeline.py", '"flows.pipeline"'),
     "python -m flows.sweep --on-workers": ("tests/flows/conftest.py", '"flows.sweep", "--on-workers"'),

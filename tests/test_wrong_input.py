@@ -37,6 +37,7 @@ COMMANDS = [
     (["train", "--cell", CELL.replace("batch", "magic")], "method one of"),
     (["train", "--cell", CELL], "no calibration"),
     (["evaluate", "--cell", CELL], "stages.prepare --dataset mnist5k"),
+    (["release", "--cell", CELL], "no trained model"),
     (["report"], "dvc repro"),
     (["report", "--show"], "dvc repro"),
     (["publish"], "dvc repro"),

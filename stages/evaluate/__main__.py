@@ -15,6 +15,7 @@ from stages.models import saved
 from stages.models.batches import decoded
 from stages.models.encoder import Encoder, device_of
 from stages.models.features import Features
+from stages.privacy import secret
 from stages.tasks.base.task import HeldOut, Settings, Task
 
 
@@ -36,7 +37,7 @@ def main() -> None:
     test = HeldOut(data, images, manifest.labels)
     result = task.evaluate(encoder, test, p.evaluate, device)
 
-    metrics = result.metrics()
+    metrics = result.metrics().model_copy(update={"weights": secret.digest_of(cell.model_dir)})
     write_json(cell.metrics_json, metrics.model_dump())
     write_json(cell.details_json, result.details())
     curve = {} if p.evaluate.curve == 0 else dict(learning_curve(cell, task, encoder, test, p.evaluate, device))

@@ -1,4 +1,4 @@
-"""What has been spent on the records, over all runs ever made on them (stages/privacy/ledger.py).
+"""What has been spent on the records, over all runs ever made on them, and what of it was released.
 
 python -m stages.ledger                       for every dataset of the sweep
 python -m stages.ledger --dataset mnist5k     for one
@@ -17,6 +17,7 @@ from stages.privacy import secret
 from stages.privacy.facts import delta_of
 from stages.privacy.ledger import Ledger
 from stages.privacy.records import Records
+from stages.privacy.releases import Releases
 
 
 def main() -> None:
@@ -31,7 +32,8 @@ def main() -> None:
         manifest = Manifest.read(data_dir(name))
         secret.require(manifest.ledger, str(data_dir(name)))
         delta = delta_of(p.privacy.delta, p.privacy.public_n.get(name, manifest.n))
-        print(show(name, Ledger(), Records.read(data_dir(name)), delta, p.privacy.budget))
+        records, out = Records.read(data_dir(name)), Releases().runs()
+        print(show(name, Ledger(), records, delta, p.privacy.budget, out, p.privacy.release_budget))
 
 
 if __name__ == "__main__":

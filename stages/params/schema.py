@@ -73,6 +73,7 @@ class Privacy(Section):
     sampling: Literal[SAMPLERS]  # type: ignore[valid-type]
     public_n: dict[Name, PositiveInt] = Field({})  # by dataset whose n is secret: the public number that stands for it
     budget: PositiveFloat | None  # total epsilon of all runs on one dataset; a run that would exceed it does not start
+    release_budget: PositiveFloat | None = None  # total epsilon of all models ever released from the same records
     unsafe_noise_seed: Seed | None  # for tests: whoever knows it can subtract the noise; the run is tagged
     unsafe_diagnostics: Annotated[bool, Field(strict=True)]  # keeps private figures of each step; the run is tagged
 

@@ -2,7 +2,8 @@
 
 Whoever is given several models trained on the same records may combine them: their joint epsilon is that of all their
 steps composed, and is larger than each model's own. It stands with every claim, as does that of all runs ever charged
-to the records, published or not. A mean over trials is a function of as many models.
+to the records, published or not. What was ever released (stages/release) counts as published. A mean over trials is a
+function of as many models.
 """
 
 import datetime
@@ -16,6 +17,7 @@ from stages.privacy import secret
 from stages.privacy.facts import TrainingFacts, round_up
 from stages.privacy.ledger import Charge, Ledger
 from stages.privacy.records import Records
+from stages.privacy.releases import Releases
 from stages.report.statement import has_guarantee, sound_epsilon
 from stages.report.table import Outcome
 
@@ -25,16 +27,16 @@ class Joint:
     """Of the records of one dataset, when the report was made."""
 
     delta: float
-    models: int  # private ones that are published together: of the sweep, and what was in the store before
+    models: int  # private ones that are published together: of the sweep, in the store before, or ever released
     published: float  # their epsilon
     runs: int  # private ones ever charged to these records
     ever: float
     without: int  # runs ever made on them that no epsilon covers
 
-    def sentence(self) -> str:
+    def sentence(self, which: str = "published together") -> str:
         uncovered = f"; {self.without} run(s) on these records are covered by no epsilon" if self.without else ""
         return (
-            f"the {self.models} private model(s) published together have epsilon {round_up(self.published, 4)}, "
+            f"the {self.models} private model(s) {which} have epsilon {round_up(self.published, 4)}, "
             f"all {self.runs} private run(s) ever charged to these records {round_up(self.ever, 4)}, "
             f"at delta {round_up(self.delta, 3)}{uncovered} (as of {datetime.datetime.now(datetime.UTC):%Y-%m-%d})"
         )
@@ -46,7 +48,14 @@ class Spending:
     def __init__(self, outcomes: Sequence[Outcome], published_before: Collection[str] = ()):
         self._ledger = Ledger()
         charged = {entry.run: entry.charge for entry in self._ledger.entries()}
-        self._runs = {o.training.run for o in outcomes if o.training.run is not None} | set(published_before)
+        self.released = Releases().runs()
+        if lost := self.released - charged.keys():
+            raise UserError(
+                f"{len(lost)} run(s) that were released are not in the ledger {secret.folder()}: what they told about "
+                "the records cannot be added up. Bring the whole folder back from a backup"
+            )
+        own = {o.training.run for o in outcomes if o.training.run is not None}
+        self._runs = own | self.released | set(published_before)
         self._records: dict[str, Records] = {}
         for outcome in outcomes:
             folder = data_dir(outcome.cell.dataset)

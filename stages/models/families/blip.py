@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 WRITERS = {"captions": "captioner", "answers": "answerer"}  # the key of `weights` for what a decoder writes
 
+CLASSES = {
+    "compares": "BlipForImageTextRetrieval",
+    "captions": "BlipForConditionalGeneration",
+    "answers": "BlipForQuestionAnswering",
+}
+
 
 class BlipWeights(Published):
     """Published weights of a BLIP, each by its name on the hub or a local folder."""
@@ -36,7 +42,7 @@ class BlipWeights(Published):
 
 class Blip(Family):
     name = "blip"
-    layout = TRANSFORMERS
+    layout, library = TRANSFORMERS, "transformers"
     names = Names(
         image_tower=("vision_model.",),
         image_head=("vision_proj.",),
@@ -76,6 +82,12 @@ class Blip(Family):
 
     def sketch(self, entry: BlipWeights, texts: Iterable[str]) -> "WholeEncoder":
         return self.create(config_folder("stages/models/configs/blip-base"), texts)
+
+    def loading(self, folder: str, ability: str) -> str:
+        return f"""\
+from transformers import AutoTokenizer, BlipImageProcessor, {CLASSES[ability]}
+model = {CLASSES[ability]}.from_pretrained("{folder}").eval()
+preprocess, tokenizer = BlipImageProcessor.from_pretrained("{folder}"), AutoTokenizer.from_pretrained("{folder}")"""
 
     def pretraining(self, encoder: "WholeEncoder") -> str:
         return "blip"  # its three losses at once

@@ -20,7 +20,7 @@ class GitWeights(Published):
 
 class Git(Family):
     name = "git"
-    layout = TRANSFORMERS
+    layout, library = TRANSFORMERS, "transformers"
     names = Names(
         image_tower=("git.image_encoder.",),
         decoder=("git.visual_projection.", "git.embeddings.", "git.encoder.", "output."),
@@ -51,6 +51,12 @@ class Git(Family):
 
     def sketch(self, entry: GitWeights, texts: Iterable[str]) -> "WholeEncoder":
         return self.create(config_folder("stages/models/configs/git-base"), texts)
+
+    def loading(self, folder: str, ability: str) -> str:
+        return f"""\
+from transformers import AutoTokenizer, CLIPImageProcessor, GitForCausalLM
+model = GitForCausalLM.from_pretrained("{folder}").eval()
+preprocess, tokenizer = CLIPImageProcessor.from_pretrained("{folder}"), AutoTokenizer.from_pretrained("{folder}")"""
 
     def pretraining(self, encoder: "WholeEncoder") -> str:
         return "writing"

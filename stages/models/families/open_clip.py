@@ -45,7 +45,7 @@ class Towers(Aligned):
 
 class OpenClip(Family):
     name = "open_clip"
-    layout = OPEN_CLIP
+    layout, library = OPEN_CLIP, "open_clip"
     names = Names(image_tower=("visual.",), token_tables=("token_embedding", "word_embeddings"))
     weights, align, aligning = Weights, Towers, "alignment"
 
@@ -81,6 +81,12 @@ class OpenClip(Family):
 
         folder = config_folder(entry.architecture)
         return towers.create(folder) if isinstance(entry, Towers) else self.create(folder, texts)
+
+    def loading(self, folder: str, ability: str) -> str:
+        return f"""\
+import open_clip
+model, _, preprocess = open_clip.create_model_and_transforms("local-dir:{folder}")
+tokenizer = open_clip.get_tokenizer("local-dir:{folder}")"""
 
     def pretraining(self, encoder: "WholeEncoder") -> str:
         return "contrastive" if encoder.model.logit_bias is None else "sigmoid"

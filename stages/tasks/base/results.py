@@ -21,11 +21,12 @@ class Metrics(BaseModel):
     low: float
     high: float
     not_run: dict[str, str] = {}
+    weights: str | None = None  # the keyed digest of the trained tensors that were evaluated (TrainingFacts.weights)
 
     @model_serializer(mode="wrap")
-    def _not_run_if_any(self, serialize) -> dict:
-        values = serialize(self)
-        return values if self.not_run else {name: v for name, v in values.items() if name != "not_run"}
+    def _without_what_is_empty(self, serialize) -> dict:
+        empty = {name for name in ("not_run", "weights") if not getattr(self, name)}
+        return {name: value for name, value in serialize(self).items() if name not in empty}
 
     @property
     def score(self) -> float:

@@ -54,6 +54,7 @@ class Family(ABC):
     name: ClassVar[str]  # that of the file; `architecture` of an entry of `weights`, unless the family takes others
     layout: ClassVar[Layout]
     names: ClassVar[Names]
+    library: ClassVar[str] = "safetensors"  # that loads a saved folder without this project, as Hugging Face names it
     weights: ClassVar[type[Published] | None] = None  # its entries of `weights`; None: it has no published weights
     align: ClassVar[type[Aligned] | None] = None  # its entries of `align`
     aligning: ClassVar[str | None] = None  # the file in stages/pretrain that has `aligned` for them
@@ -92,6 +93,10 @@ class Family(ABC):
     def sketch(self, entry: Any, texts: Iterable[str]) -> "WholeEncoder":
         """A model like the one of an entry of `weights` or `align`, with random weights: it takes as much time."""
         return self.create(config_folder(entry.architecture), texts)
+
+    def loading(self, folder: str, ability: str) -> str:
+        """Python that loads a saved folder, with its library alone, for whoever needs the ability."""
+        return f'from safetensors.torch import load_file\ntensors = load_file("{folder}/{self.layout.weights}")'
 
     @abstractmethod
     def pretraining(self, encoder: "WholeEncoder") -> str:

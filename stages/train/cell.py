@@ -11,6 +11,7 @@ import torch
 
 from stages import params
 from stages.atomic import new_folder, write_json
+from stages.costs import Costs, Meter
 from stages.data.manifest import Manifest
 from stages.data.prepared import PreparedSplit, require_unchanged
 from stages.distributed.ranks import Ranks
@@ -49,7 +50,7 @@ def keep_initial(cell: Cell, facts: PrivacyFacts) -> None:
     nothing = TrainingFacts(
         cell=str(cell), privacy=facts.of_a_model(), train=None, trained_parameters=0, initial_model=initial, key="none"
     )
-    write_outputs(cell, None, nothing)
+    write_outputs(cell, None, nothing, Meter().read(steps=0))
 
 
 def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -> None:
@@ -93,7 +94,9 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
                 after=lambda done: keeper(done, figures),
                 watch=None if figures is None else lambda step: keep(step, figures),
             )
+            meter = Meter(device_of(p.compute.device).type, ranks.world, begin.step)
             train(learner, reader, plan, begin.key, how, private=cell.is_private)
+            costs = meter.read(plan.steps)
         trained = {name: whole(q.detach()) for name, q in learner.parameters.items()}
         if begin.run is None:
             return  # the first process has it
@@ -115,7 +118,7 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
             unit=manifest.unit,
             diagnostics=figures,
         )
-        write_outputs(cell, model, training)
+        write_outputs(cell, model, training, costs)
         begin.run.finish()
 
 
@@ -147,12 +150,13 @@ def charged_records(folder: Path) -> Records:
     return Records.read(folder)
 
 
-def write_outputs(cell: Cell, model: torch.nn.Module | None, training: TrainingFacts) -> None:
+def write_outputs(cell: Cell, model: torch.nn.Module | None, training: TrainingFacts, costs: Costs) -> None:
     try:
         with new_folder(cell.model_dir) as folder:
             saved.save_changes(model, initial_model_dir(cell.model), folder)
         training = training.model_copy(update={"weights": secret.digest_of(cell.model_dir)})
         write_json(cell.training_json, training.model_dump())
+        write_json(cell.costs_json, costs.model_dump())
     except WRITING_FAILED as error:
         raise UserError(
             f"the trained model could not be written to {cell.model_dir.parent} ({error}). Make room there and run the "

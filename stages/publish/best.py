@@ -88,7 +88,7 @@ def _point(
 def _with_model(client: MlflowClient, best: str, its: list[Candidate]) -> tuple[Candidate, str] | None:
     """The first of them whose weights are published, with the model's id."""
     for candidate in sorted(its, key=lambda c: c.order, reverse=True):
-        for version in client.search_model_versions(f"run_id = '{candidate.run.info.run_id}'"):
-            if version.name != best and version.model_id:
-                return candidate, version.model_id
+        versions = client.search_model_versions(f"run_id = '{candidate.run.info.run_id}'")
+        if any(version.name != best for version in versions):
+            return candidate, candidate.run.outputs.model_outputs[0].model_id
     return None

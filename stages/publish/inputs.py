@@ -14,6 +14,8 @@ from stages.data.manifest import Manifest
 from stages.keys import Cell, data_dir
 from stages.privacy import secret
 
+SOURCE = ("mlflow.source.name", "mlflow.source.type", "mlflow.source.git.commit")
+
 
 def fingerprint(dataset: str) -> str:
     return secret.keyed("data", Manifest.read(data_dir(dataset)).data_hash.encode())
@@ -29,11 +31,10 @@ def dvc_stage(cell: Cell) -> str:
     return f"train@{cell.task}-{cell.dataset}-{cell.model}-{cell.method}-{cell.epsilon}-{cell.seed}"
 
 
-def source(name: str) -> dict[str, str]:
+def source(stage: str) -> dict[str, str]:
     """Tags that fill the columns Source and Version."""
-    commit = git_commit()
-    tags = {"mlflow.source.name": f"dvc.yaml:{name}", "mlflow.source.type": "LOCAL"}
-    return tags | ({} if commit == "unknown" else {"mlflow.source.git.commit": commit})
+    tags = dict(zip(SOURCE, (stage, "LOCAL", git_commit()), strict=True))
+    return {name: value for name, value in tags.items() if value != "unknown"}
 
 
 def git_commit() -> str:

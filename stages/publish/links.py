@@ -14,15 +14,14 @@ from mlflow.entities import Experiment
 VIEW = "mlflow.sharedViewState."
 KIND = "workflowType=machine_learning"
 SHOWN = ("params.`method`", "metrics.`sound_epsilon`", "tags.`guarantee`")
-OF_ALL = ("attributes.`Dataset`", "attributes.`Source`", "attributes.`Models`")
 
 
 def set_views(client: MlflowClient, experiment_id: str, score: str, epsilons: list[str]) -> None:
     """`sweeps` has the best of each epsilon; `scores` has every run, the best first."""
     best = [f"metrics.`best_{score}_eps_{epsilon.replace('.', '_')}`" for epsilon in epsilons]
     views = {
-        "sweeps": ("", "attributes.start_time", [*best, *OF_ALL]),
-        "scores": ("tags.cell LIKE '%'", f"metrics.`{score}`", [f"metrics.`{score}`", *SHOWN, *OF_ALL]),
+        "sweeps": ("", "attributes.start_time", best),
+        "scores": ("tags.cell LIKE '%'", f"metrics.`{score}`", [f"metrics.`{score}`", *SHOWN]),
     }
     for name, (searched, order, columns) in views.items():
         state = {"searchFilter": searched, "orderByKey": order, "orderByAsc": False, "selectedColumns": columns}
@@ -35,7 +34,7 @@ def links(client: MlflowClient, port: int) -> list[str]:
     for experiment in client.search_experiments(filter_string="name LIKE 'dp-clip %'", order_by=["name ASC"]):
         lines.append(f"{experiment.name}")
         lines += [f"  {what:<22}{page}/experiments/{experiment.experiment_id}/{end}" for what, end in _ends(experiment)]
-    return [*lines, "the best private models", f"  {'by epsilon':<22}{page}/models"]
+    return [*lines, "the best private models", f"  {'by epsilon':<22}{page}/models?{KIND}"]
 
 
 def _ends(experiment: Experiment) -> list[tuple[str, str]]:

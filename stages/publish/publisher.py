@@ -22,7 +22,7 @@ from stages.keys import Cell, data_dir, initial_model_dir
 from stages.privacy import secret
 from stages.privacy.facts import TrainingFacts, round_up
 from stages.publish import descriptions, figures
-from stages.publish.inputs import dataset_input, dvc_stage, fingerprint, git_commit, source
+from stages.publish.inputs import SOURCE, dataset_input, dvc_stage, fingerprint, git_commit, source
 from stages.publish.runs import find_runs, parent_run, remove
 from stages.report.joint import Joint
 from stages.report.statement import guarantee_tag, has_guarantee, statement
@@ -33,6 +33,7 @@ STAGES = Path(__file__).parents[1]  # wherever it is installed
 STATEMENT = "privacy-statement.md"
 NOT_PRIVATE = ".not-private"  # ends the registered name of a model without a guarantee
 NOT_SOUND = ".not-sound"  # and that of one with the paper's noise, whose epsilon is larger than its name says
+OF_A_MODEL = ("cell", "epsilon", "guarantee", "sound", *SOURCE)  # tags
 NAMES = 4  # raised when parameters or scores are called something else: runs with the old names are then replaced
 REQUIREMENTS = (
     "torch",
@@ -140,6 +141,7 @@ class Publisher:
     def _log_model(self) -> ModelInfo:
         from stages.models import saved
 
+        tags = self._tags()
         with tempfile.TemporaryDirectory() as folder:
             facts = Path(folder) / "facts.json"
             write_json(facts, self._facts())
@@ -155,7 +157,7 @@ class Publisher:
                 signature=signature_of(self.task),
                 pip_requirements=_pinned(REQUIREMENTS),
                 metadata={"cell": str(self.cell), "guarantee": self.tag},
-                tags={"cell": str(self.cell), "guarantee": self.tag, "sound": sound_tag(self.outcome.training)},
+                tags={name: tags[name] for name in OF_A_MODEL if name in tags},
             )
 
     def _register(self, model: ModelInfo) -> None:

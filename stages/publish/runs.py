@@ -3,6 +3,7 @@
 import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from mlflow.tracking.context.registry import resolve_tags
 
 from stages.errors import UserError
 from stages.home import home
@@ -43,7 +44,7 @@ def parent_run(client: MlflowClient, cell: Cell) -> Run:
 
 
 def _make_parent(client: MlflowClient, cell: Cell) -> Run:
-    tags = {"sweep": cell.sweep, **source("publish")}
+    tags = resolve_tags({"sweep": cell.sweep, **source("publish")})
     created = client.create_run(experiment_id(client, cell), run_name=f"{cell.dataset}, {cell.model}", tags=tags)
     client.log_param(created.info.run_id, "private_dataset", cell.dataset)
     client.log_param(created.info.run_id, "model", cell.model)

@@ -61,6 +61,7 @@ setup: .venv/installed  ## the environment in .venv, Java, and the hook that kee
 
 ui: setup  ## MLflow's page on http://127.0.0.1:5000 (PORT=... for another)
 	@[ -f mlflow.db ] || python -m stages.publish
+	@MLFLOW_TRACKING_URI=sqlite:///mlflow.db python -m stages.publish --links --port $(PORT)
 	@mlflow ui --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1 --port $(PORT)
 
 publish: setup  ## fill MLflow again from the files (after its store was deleted)

@@ -133,6 +133,10 @@ class Cell:
         return Path("runs") / str(self) / "training.json"
 
     @property
+    def costs_json(self) -> Path:
+        return Path("runs") / str(self) / "costs.json"
+
+    @property
     def checkpoints(self) -> Path:
         """Of a training that is not finished."""
         return Path("checkpoints") / str(self)

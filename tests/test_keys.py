@@ -42,5 +42,5 @@ def test_cells_never_share_a_file():
         for epsilon in ("0", "1", "10", "inf")
         for seed in (0, 1, 10)
     ]
-    for path in ("model_dir", "training_json", "metrics_json", "details_json", "picture"):
+    for path in ("model_dir", "training_json", "costs_json", "metrics_json", "details_json", "picture"):
         assert len({getattr(cell, path) for cell in cells}) == len(cells)

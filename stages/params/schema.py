@@ -167,6 +167,7 @@ def _cells(values: list[str]) -> list[str]:
 class Publish(Section):
     models: Literal["all", "first-seed"]  # which runs in MLflow carry their model; all of them have their figures
     not_private: Annotated[list[str], AfterValidator(_cells)] = Field([])  # cells without a guarantee, by name
+    costs: Annotated[bool, Field(strict=True)] = False  # seconds and memory of trainings, which depend on private data
 
 
 # All that a task declares to read of it.

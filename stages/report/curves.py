@@ -7,11 +7,6 @@ nothing more. Where none were kept, there is no picture.
 import json
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 from stages import tasks
 from stages.report.table import Outcome, epsilon_name
 
@@ -35,6 +30,11 @@ def draw(outcomes: list[Outcome], path: Path) -> None:
     lines = [(o.cell, its) for o in outcomes if o.cell.seed == first.seed and (its := points(o))]
     if not lines:
         return
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
     epsilons = sorted({cell.epsilon for cell, _ in lines}, key=float)
     for cell, its in lines:

@@ -100,8 +100,9 @@ except with probability {round_up(g.delta, 3)}.
 preprocessing, hyper-parameters, the test split.
 
 **Not covered**: choosing hyper-parameters on the private data; other models trained on the same data (the ledger adds
-them up: `python -m stages.ledger`); how long stages took, which Prefect shows and which depends on the data;
-evaluation on private data. The generator of the noise (AES-128 with a secret key) is taken to be unpredictable.
+them up: `python -m stages.ledger`); how long stages took and in how much memory, which depends on the data (Prefect
+shows the time, and MLflow both where `publish.costs` is set); evaluation on private data. The generator of the noise
+(AES-128 with a secret key) is taken to be unpredictable.
 
 TensorFlow Privacy's RDP epsilon for this noise: {second}. It calls the same accountant.
 """

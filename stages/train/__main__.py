@@ -1,4 +1,5 @@
-"""Train one cell -> runs/CELL/model and training.json. Epsilon 0 keeps the initial weights, inf is non-private.
+"""Train one cell -> runs/CELL/model, with training.json and costs.json. Epsilon 0 keeps the initial weights, inf is
+non-private.
 
     python -m stages.train --cell CELL
     torchrun --nproc-per-node 4 -m stages.train --cell CELL     one training on several GPUs, or machines

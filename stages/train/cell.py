@@ -11,6 +11,7 @@ import torch
 
 from stages import params, tasks
 from stages.atomic import new_folder, write_json
+from stages.costs import Costs, Meter
 from stages.data.manifest import Manifest
 from stages.data.prepared import PreparedSplit, require_unchanged
 from stages.distributed.ranks import Ranks
@@ -49,7 +50,7 @@ def keep_initial(cell: Cell, facts: PrivacyFacts) -> None:
     nothing = TrainingFacts(
         cell=str(cell), privacy=facts.of_a_model(), train=None, trained_parameters=0, initial_model=initial, key="none"
     )
-    write_outputs(cell, None, nothing, None)
+    write_outputs(cell, None, nothing, Meter().read(steps=0), None)
 
 
 def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -> None:
@@ -95,7 +96,9 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
 
             watch = None if figures is None else lambda step: keep(step, figures)
             how = Execution(p.compute.records_at_once, ranks, begin.step, after, watch)
+            meter = Meter(device_of(p.compute.device).type, ranks.world, begin.step)
             train(learner, reader, plan, begin.key, how, private=cell.is_private)
+            costs = meter.read(plan.steps)
         trained = {name: whole(q.detach()) for name, q in learner.parameters.items()}
         if begin.run is None:
             return  # the first process has it
@@ -117,7 +120,7 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
             unit=manifest.unit,
             diagnostics=figures,
         )
-        write_outputs(cell, model, training, begin.run.curve)
+        write_outputs(cell, model, training, costs, begin.run.curve)
         begin.run.finish()
 
 
@@ -161,13 +164,16 @@ def curve_steps(cell: Cell, p: params.Params, plan: Plan, ranks: Ranks, learner:
     return curve.kept_steps(points, plan.steps, plan.sampling.batch_size * method.views, test.rows, size)
 
 
-def write_outputs(cell: Cell, model: torch.nn.Module | None, training: TrainingFacts, on_the_way: Path | None) -> None:
+def write_outputs(
+    cell: Cell, model: torch.nn.Module | None, training: TrainingFacts, costs: Costs, on_the_way: Path | None
+) -> None:
     """`training` goes last: it is what says that the training is done."""
     try:
         curve.write(cell.curve_dir, on_the_way)
         with new_folder(cell.model_dir) as folder:
             saved.save_changes(model, initial_model_dir(cell.model), folder)
         training = training.model_copy(update={"weights": secret.digest_of(cell.model_dir)})
+        write_json(cell.costs_json, costs.model_dump())
         write_json(cell.training_json, training.model_dump())
     except WRITING_FAILED as error:
         raise UserError(

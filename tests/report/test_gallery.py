@@ -180,7 +180,7 @@ def test_mlflow_gets_the_page_every_score_and_what_was_not_run(in_project):
     Ledger().charge("one", charge_for(made), Records.read(in_project / "data/scenes"), 1 / 8000)
     mlflow.set_tracking_uri(f"sqlite:///{in_project / 'mlflow.db'}")
     try:
-        publishing.publish([made], first_seed=7, every_seed=False)
+        publishing.publish([made], publishing.Wanted(first_seed=7, every_seed=False))
         client = mlflow.MlflowClient()
         runs = client.search_runs([e.experiment_id for e in client.search_experiments()])
         (child,) = [run for run in runs if "cell" in run.data.tags]

@@ -198,7 +198,7 @@ def test_a_registered_model_classifies_an_image_file_in_a_fresh_process(finished
 
 def test_where_models_are_large_only_the_first_seed_carries_its_own(finished, tmp_path, monkeypatch):
     from stages import params
-    from stages.publish.publishing import publish
+    from stages.publish.publishing import Wanted, publish
     from stages.report.table import read_outcome
 
     monkeypatch.chdir(finished.folder)
@@ -207,13 +207,13 @@ def test_where_models_are_large_only_the_first_seed_carries_its_own(finished, tm
     monkeypatch.setenv("MLFLOW_ARTIFACT_ROOT", str(tmp_path))
     try:
         outcomes = [read_outcome(cell) for cell in params.load().cells()][:1]
-        assert set(publish(outcomes, first_seed=7, every_seed=False).values()) == {None}
+        assert set(publish(outcomes, Wanted(first_seed=7, every_seed=False)).values()) == {None}
         store = MlflowClient()
         (run,) = [
             r for r in store.search_runs([e.experiment_id for e in store.search_experiments()]) if "cell" in r.data.tags
         ]
         assert run.data.metrics["accuracy_percent"] > 1 and not store.search_registered_models()
-        (location,) = publish(outcomes, first_seed=0, every_seed=False).values()
+        (location,) = publish(outcomes, Wanted(first_seed=0, every_seed=False)).values()
         assert location.endswith("/1") and len(store.search_registered_models()) == 1
     finally:
         mlflow.set_tracking_uri(None)

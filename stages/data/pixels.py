@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, ImageFile, ImageOps
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 PIXELS = 89_478_485  # a quarter of a gigabyte as RGB: where Pillow begins to warn of decompression bombs
 THIN = 100  # times as long as wide, at most
@@ -57,6 +57,7 @@ def rgb(source: bytes | Path | BinaryIO) -> Image.Image:
     """The picture in a file; Unusable if there is none, or if it would have to be guessed."""
     try:
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            _check_format(image)
             _check_size(*image.size)
             _check_frames(image)
             _spread_transparent_value(image)
@@ -66,8 +67,15 @@ def rgb(source: bytes | Path | BinaryIO) -> Image.Image:
         raise
     except Image.DecompressionBombError:
         raise Unusable(SIZE, f"more than {PIXELS:,} pixels; make it smaller") from None
+    except UnidentifiedImageError:  # whose text is the path, or an address in memory
+        raise Unusable(UNREADABLE, "not a readable image (of no known format)") from None
     except Exception as error:  # of a damaged file Pillow's decoders raise whatever they run into
         raise Unusable(UNREADABLE, f"not a readable image ({error or type(error).__name__})") from None
+
+
+def _check_format(image: Image.Image) -> None:
+    if image.format == "EPS":
+        raise Unusable(UNREADABLE, "PostScript is a program that would have to be run; save the picture that it draws")
 
 
 def _check_size(width: int, height: int) -> None:

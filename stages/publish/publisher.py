@@ -12,7 +12,8 @@ import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Run
 from mlflow.models import ModelSignature
-from mlflow.types import ColSpec, Schema, TensorSpec
+from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+from mlflow.types.schema import Map
 
 from stages import tasks
 from stages.atomic import write_json
@@ -197,7 +198,8 @@ class Publisher:
 
 def signature_of(task: Task) -> ModelSignature:
     asked: list[ColSpec | TensorSpec] = [ColSpec("string", name) for name in task.inputs]
-    answered: list[ColSpec | TensorSpec] = [ColSpec(kind, name) for name, kind in task.outputs.items()]
+    kinds = {"map": Map(DataType.double)}  # numbers by name, where MLflow has no name for the type
+    answered: list[ColSpec | TensorSpec] = [ColSpec(kinds.get(kind, kind), name) for name, kind in task.outputs.items()]
     return ModelSignature(Schema(asked), Schema(answered))
 
 

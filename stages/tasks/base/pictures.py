@@ -15,7 +15,7 @@ from stages.models.encoder import WholeEncoder
 from stages.tasks.base import reach
 from stages.tasks.base.reach import Refused, shown
 
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+SUFFIXES = (".bmp", ".dcm", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 DATA_URI = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 
 

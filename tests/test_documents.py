@@ -35,6 +35,8 @@ RUN_BY = {
     "prefect work-pool create dp-clip-kubernetes": ("tests/infra/test_prefect.py", '"dp-clip-kubernetes"'),
     "prefect work-pool create": ("tests/flows/conftest.py", '"work-pool", "create"'),
     "prefect --no-prompt deploy": ("tests/flows/conftest.py", '"--no-prompt", "deploy"'),
+    "prefect server start": ("tests/infra/test_background.py", '"prefect server start --background"'),
+    "prefect server status": ("tests/infra/test_background.py", '"prefect server status --wait --timeout 180"'),
     "prefect worker start": ("tests/flows/conftest.py", '"worker", "start"'),
 }
 

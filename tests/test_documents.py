@@ -31,9 +31,13 @@ RUN_BY = {
     "dvc queue start": ("tests/test_dvc.py", '"queue", "start"'),
     "dvc exp show": ("tests/test_dvc.py", '"exp", "show"'),
     "dvc remote add": ("tests/flows/conftest.py", '"remote", "add"'),
+    "python -m stages.serve": ("tests/test_package.py", '"serve", MODEL, "--images"'),
+    "mlflow models serve": ("tests/test_package.py", '"mlflow", "models", "serve"'),
     "prefect work-pool create dp-clip-kubernetes": ("tests/infra/test_prefect.py", '"dp-clip-kubernetes"'),
     "prefect work-pool create": ("tests/flows/conftest.py", '"work-pool", "create"'),
     "prefect --no-prompt deploy": ("tests/flows/conftest.py", '"--no-prompt", "deploy"'),
+    "prefect server start": ("tests/infra/test_background.py", '"prefect server start --background"'),
+    "prefect server status": ("tests/infra/test_background.py", '"prefect server status --wait --timeout 180"'),
     "prefect worker start": ("tests/flows/conftest.py", '"worker", "start"'),
 }
 

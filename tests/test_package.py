@@ -1,5 +1,7 @@
 """The wheel in an environment that has the dependencies and not the clone, used in an empty folder."""
 
+import base64
+import contextlib
 import json
 import os
 import re
@@ -13,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from ruamel.yaml import YAML
 
 from stages import cli
 from tests.conftest import ROOT
+from tests.prepare.test_pixels import png_by_hand
 
 pytestmark = pytest.mark.xdist_group("package")
 CELL = "classification/mnist5k/tiny-clip/example/eps-1/seed-0"
@@ -35,6 +39,7 @@ for command in sys.argv[1:]:  # in one process: most of a small stage is its imp
     stages.cli.main()
 Path("digit.png").write_bytes(PreparedSplit(Path("data/mnist5k"), "test").row(0).image)
 """
+BOMB = png_by_hand(20_000, 8, 0, b"", height=20_000)
 MODEL = "models:/dp-clip.classification.mnist5k.tiny-clip.example@eps-1"
 
 
@@ -140,8 +145,49 @@ def test_in_an_empty_folder_a_model_is_made_and_served(installed):
 
     wrong = installed.run("serve", MODEL.replace("eps-1", "eps-7"))
     assert wrong.returncode == 2 and MODEL in wrong.stderr and "Traceback" not in wrong.stderr
-    (prediction,) = ask(installed, MODEL, {"dataframe_records": [{"image": "digit.png"}]})["predictions"]
-    assert prediction["label"] in list("0123456789") and -1 <= prediction["similarity"] <= 1
+    wrong = installed.run("serve", MODEL, "--images", "digit.png")
+    assert wrong.returncode == 2 and "digit.png is no folder" in wrong.stderr
+    bare_server_answers_images_and_opens_no_file(installed)
+    server_with_a_folder_opens_what_is_in_it(installed)
+
+
+def bare_server_answers_images_and_opens_no_file(installed: Installed) -> None:
+    """As MLflow starts it, without a word of ours."""
+    file = (installed.folder / "digit.png").read_bytes()
+    command = ["python", "-m", "mlflow", "models", "serve", "--env-manager", "local", "--model-uri", MODEL]
+    with served(installed, *command, MLFLOW_TRACKING_URI="sqlite:///mlflow.db") as ask:
+        encoded = base64.b64encode(file).decode()
+        for image in (encoded, f"data:image/png;base64,{encoded}"):
+            status, said = ask(image)
+            (prediction,) = said["predictions"]
+            assert status == 200 and -1 <= prediction["similarity"] <= 1
+            assert set(prediction["probabilities"]) == set("0123456789")
+            assert sum(prediction["probabilities"].values()) == pytest.approx(1)
+            assert prediction["label"] == max(prediction["probabilities"], key=prediction["probabilities"].get)
+        for image, why in {
+            "digit.png": "opens none of its files",
+            str(installed.folder / "digit.png"): "opens none of its files",
+            base64.b64encode(b"a letter to a friend" * 20).decode(): "not a readable image",
+            base64.b64encode(BOMB).decode(): "pixels",
+            base64.b64encode(bytes(25 * 2**20)).decode(): "25.0 MB is too large",
+            None: "'image' is a text",
+        }.items():
+            status, said = ask(image)
+            assert status == 400 and why in said["message"] and "stack_trace" not in said
+            assert len(said["message"]) < 250 and str(installed.folder / "mlflow.db") not in str(said)
+
+
+def server_with_a_folder_opens_what_is_in_it(installed: Installed) -> None:
+    photos = installed.folder / "photos"
+    photos.mkdir()
+    shutil.copy(installed.folder / "digit.png", photos / "own.png")
+    (photos / "link.png").symlink_to(installed.folder / "digit.png")
+    with served(installed, "dp-clip", "serve", MODEL, "--images", "photos") as ask:
+        status, said = ask("own.png")
+        assert status == 200 and said["predictions"][0]["label"] in list("0123456789")
+        for image in ("../digit.png", "link.png", str(photos / "own.png")):
+            status, said = ask(image)
+            assert status == 400 and "is not in the folder of images" in said["message"]
 
 
 def make_small(path: Path) -> None:
@@ -154,29 +200,41 @@ def make_small(path: Path) -> None:
         YAML(typ="safe").dump(values, file)
 
 
-def ask(installed: Installed, model: str, question: dict) -> dict:
+@contextlib.contextmanager
+def served(installed: Installed, program: str, *arguments: str, **environment: str) -> Iterator[Callable]:
+    """A function that asks about an image and gives status and answer, while that command serves the model."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [installed.program, "serve", model, "--port", str(port)]
+    where = {"PATH": f"{installed.program.parent}{os.pathsep}{os.environ['PATH']}"}
     log = installed.folder / "server.txt"
     with log.open("w") as said:
         server = subprocess.Popen(
-            command, cwd=installed.folder, env=installed.environment, stdout=said, stderr=said, start_new_session=True
+            [installed.program.with_name(program), *arguments, "--port", str(port)],
+            cwd=installed.folder,
+            env=installed.environment | where | environment,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
         )
-    address, body = f"http://127.0.0.1:{port}/invocations", json.dumps(question).encode()
-    request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
-    try:
+
+    def ask(image: str | None) -> tuple[int, dict]:
+        body = json.dumps({"dataframe_records": [{"image": image}]}).encode()
+        address, headers = f"http://127.0.0.1:{port}/invocations", {"Content-Type": "application/json"}
         while server.poll() is None:
             try:
-                with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - http, above
-                    return json.load(answer)
+                with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=60) as answer:
+                    return answer.status, json.load(answer)
             except urllib.error.HTTPError as error:
-                pytest.fail(error.read().decode())
+                return error.code, json.load(error)
             except OSError:
                 time.sleep(0.5)
         pytest.fail(log.read_text())
+
+    try:
+        yield ask
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
         server.wait()
 
 

@@ -310,3 +310,18 @@ def test_where_n_is_secret_a_batch_is_compared_with_the_public_number(raw, tmp_p
     raw["privacy"]["public_n"] = {"mnist5k": 3000}
     problems = mistakes(raw, tmp_path)
     assert any("4001 is over n = 3000" in p for p in problems) and not any("4000" in p for p in problems)
+
+
+def test_a_dataset_is_prepared_whatever_is_wrong_with_the_raw_data_of_another(raw, tmp_path):
+    raw["prepare"]["low"] = {"source": "gtsrb", "train_fraction": 0.001}  # n = 31, under the batch size
+    raw["folders"]["gone"] = {"path": str(tmp_path / "gone")}
+    raw["sweep"]["dataset"] = ["mnist5k", "low", "gone"]
+    assert len(mistakes(raw, tmp_path)) > 1
+    assert "low" in params.load(tmp_path / "params.yaml", check_sources="mnist5k").datasets
+    for name, why in (("low", "is over n = 31 of dataset 'low'"), ("gone", "folders.gone: ")):
+        with pytest.raises(UserError) as refused:
+            params.load(tmp_path / "params.yaml", check_sources=name)
+        assert refused.value.problems and all(why in problem for problem in refused.value.problems)
+    raw["privacy"]["public_n"] = {"low": 20}  # secret: compared with the number that stands for it
+    mistakes(raw, tmp_path)
+    assert params.load(tmp_path / "params.yaml", check_sources="mnist5k").privacy.public_n == {"low": 20}

@@ -17,6 +17,7 @@ turned      the orientation that a camera notes is applied.
 inks        of a CMYK JPEG are stored inverted if Adobe's marker says whose they are; without it nobody knows: refused.
 frames      a file of several frames or pages is refused: a picture of one would drop the others without a word. Phones
             write photos with a preview or a depth map behind them (MPO): the photo is taken.
+DICOM       is rescaled and windowed as a viewer does (dicom.py), if pydicom is installed.
 sizes       nothing, over PIXELS, or so thin that a model's resizing of the short side would take gigabytes: refused.
 
 Colour profiles are not applied: nor were they when the released CLIP and BLIP models were trained.
@@ -24,11 +25,14 @@ Colour profiles are not applied: nor were they when the released CLIP and BLIP m
 
 import io
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, ImageFile, ImageOps
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+
+from stages.data import dicom
 
 PIXELS = 89_478_485  # a quarter of a gigabyte as RGB: where Pillow begins to warn of decompression bombs
 THIN = 100  # times as long as wide, at most
@@ -55,8 +59,11 @@ class Unusable(ValueError):
 
 def rgb(source: bytes | Path | BinaryIO) -> Image.Image:
     """The picture in a file; Unusable if there is none, or if it would have to be guessed."""
+    if content := _dicom(source):
+        return _from_dicom(content)
     try:
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            _check_format(image)
             _check_size(*image.size)
             _check_frames(image)
             _spread_transparent_value(image)
@@ -66,8 +73,44 @@ def rgb(source: bytes | Path | BinaryIO) -> Image.Image:
         raise
     except Image.DecompressionBombError:
         raise Unusable(SIZE, f"more than {PIXELS:,} pixels; make it smaller") from None
+    except UnidentifiedImageError:  # whose text is the path, or an address in memory
+        raise Unusable(UNREADABLE, "not a readable image (of no known format)") from None
     except Exception as error:  # of a damaged file Pillow's decoders raise whatever they run into
         raise Unusable(UNREADABLE, f"not a readable image ({error or type(error).__name__})") from None
+
+
+def _dicom(source: bytes | Path | BinaryIO) -> bytes | None:
+    """The content of such a file, of others nothing."""
+    if isinstance(source, bytes):
+        return source if dicom.is_dicom(source[: dicom.HEAD]) else None
+    try:
+        with open(source, "rb") if isinstance(source, Path) else nullcontext(source) as file:
+            found = file.read(dicom.HEAD)
+            file.seek(0)
+            return file.read() if dicom.is_dicom(found) else None
+    except (OSError, ValueError):
+        return None  # it is reported with the other files that cannot be read
+
+
+def _from_dicom(content: bytes) -> Image.Image:
+    try:
+        _check_size(*dicom.size(content))
+        if (frames := dicom.frames(content)) > 1:
+            raise Unusable(FRAMES, f"{frames} frames; only one can be shown, so save the one that is meant")
+        return dicom.picture(content).convert("RGB")
+    except Unusable:
+        raise
+    except dicom.NoReader as error:
+        raise Unusable(dicom.NEEDED, str(error)) from None
+    except dicom.NoPicture as error:
+        raise Unusable(SCALE, f"a DICOM file, and {error}; save it uncompressed, or as PNG") from None
+    except Exception as error:  # whose words may hold values of the header
+        raise Unusable(UNREADABLE, f"not a readable DICOM file ({type(error).__name__})") from None
+
+
+def _check_format(image: Image.Image) -> None:
+    if image.format == "EPS":
+        raise Unusable(UNREADABLE, "PostScript is a program that would have to be run; save the picture that it draws")
 
 
 def _check_size(width: int, height: int) -> None:

@@ -16,7 +16,8 @@ IN_DATA = "none of prepare, folders, coco and vqa"
 MODELS = ("pretrain", "align", "weights", "banks")  # sections with models
 
 
-def across_sections(raw: dict) -> list[str]:
+def across_sections(raw: dict, only: str | None = None) -> list[str]:
+    """Of batch sizes only what concerns the dataset `only`, if it is given."""
     models = {section: _mapping(raw, section) for section in MODELS}
     datasets = {name: entry for section in DATA for name, entry in _mapping(raw, section).items()}
     origins = {name: getattr(source, "origin", None) for name, source in _sources(raw).items()}
@@ -37,7 +38,7 @@ def across_sections(raw: dict) -> list[str]:
     ]
     overrides = _mapping(_mapping(raw, "train"), "overrides")
     problems += [f"train.overrides: {name!r} is no dataset; {known}" for name in overrides if name not in datasets]
-    problems += _privacy_problems(raw) + _secret_n_problems(raw, datasets, known) + _task_problems(raw, datasets)
+    problems += _privacy_problems(raw) + _secret_n_problems(raw, datasets, known, only) + _task_problems(raw, datasets)
     problems += _bank_problems(raw, models)
     for section, name, model in ((s, name, model) for s, its in models.items() for name, model in its.items()):
         data = model.get("data") if isinstance(model, dict) else None
@@ -120,7 +121,7 @@ def _bank_problems(raw: dict, models: dict[str, dict]) -> list[str]:
     return problems
 
 
-def _secret_n_problems(raw: dict, datasets: dict, known: str) -> list[str]:
+def _secret_n_problems(raw: dict, datasets: dict, known: str, only: str | None) -> list[str]:
     privacy = _mapping(raw, "privacy")
     public_n, sampling = _mapping(privacy, "public_n"), privacy.get("sampling")
     problems = [f"privacy.public_n: {name!r} is no dataset; {known}" for name in public_n if name not in datasets]
@@ -135,7 +136,7 @@ def _secret_n_problems(raw: dict, datasets: dict, known: str) -> list[str]:
         for name in public_n
         if any(_mapping(_mapping(datasets, name), split).get("units") for split in ("train", "test"))
     ]
-    swept = [name for name in _names(raw, "dataset") if name in public_n]
+    swept = [name for name in _names(raw, "dataset") if name in public_n and only in (None, name)]
     return problems + [p for name in swept for p in _too_large_batches(raw, name, public_n[name])]
 
 
@@ -172,12 +173,12 @@ def _tasks(raw: dict) -> list[Task]:
     return [tasks.named(name) for name in _names(raw, "task") if name in TASKS]
 
 
-def source_problems(raw: dict) -> list[Problem]:
-    """Raw data that are not there, have no labels, or are fewer than a batch; no image is read."""
+def source_problems(raw: dict, only: str | None = None) -> list[Problem]:
+    """Raw data that are not there, have no labels, or are fewer than a batch; no image is read. Of `only` or all."""
     problems = []
     secret = _mapping(_mapping(raw, "privacy"), "public_n")  # compared above with the number that stands for n
     entries = [(section, name, entry) for section in DATA for name, entry in _mapping(raw, section).items()]
-    for section, name, entry in entries:
+    for section, name, entry in (each for each in entries if only in (None, each[1])):
         where = f"{section}.{name}"
         try:
             n, labelled = TypeAdapter(entry_type(section)).validate_python(entry).quick_look()

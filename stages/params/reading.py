@@ -13,14 +13,15 @@ from stages.params.schema import Params
 from stages.sources import is_chosen
 
 
-def load(path: Path = Path("params.yaml"), check_sources: bool = False) -> Params:
+def load(path: Path = Path("params.yaml"), check_sources: bool | str = False) -> Params:
     """Read and check everything; raises one UserError that lists every mistake.
 
-    `check_sources` also looks whether the raw data are there and large enough. Stages that work on prepared data leave
-    it out: they run on machines that have no raw data.
+    `check_sources` also looks whether the raw data are there and large enough: all of them, or those of one dataset
+    alone. Stages that work on prepared data leave it out: they run on machines that have no raw data.
     """
     raw = read_yaml(path)
-    problems: list[Problem] = [*across_sections(raw), *(source_problems(raw) if check_sources else ())]
+    only = check_sources if isinstance(check_sources, str) else None
+    problems: list[Problem] = [*across_sections(raw, only), *(source_problems(raw, only) if check_sources else ())]
     try:
         params = Params.model_validate(raw)
     except ValidationError as error:

@@ -12,7 +12,8 @@ from mlflow.entities import Metric
 from mlflow.models import ModelSignature
 from mlflow.models.model import ModelInfo
 from mlflow.tracking.context.registry import resolve_tags
-from mlflow.types import ColSpec, Schema, TensorSpec
+from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+from mlflow.types.schema import Map
 
 from stages import tasks
 from stages.atomic import write_json
@@ -203,7 +204,8 @@ class Publisher:
 
 def signature_of(task: Task) -> ModelSignature:
     asked: list[ColSpec | TensorSpec] = [ColSpec("string", name) for name in task.inputs]
-    answered: list[ColSpec | TensorSpec] = [ColSpec(kind, name) for name, kind in task.outputs.items()]
+    kinds = {"map": Map(DataType.double)}  # numbers by name, where MLflow has no name for the type
+    answered: list[ColSpec | TensorSpec] = [ColSpec(kinds.get(kind, kind), name) for name, kind in task.outputs.items()]
     return ModelSignature(Schema(asked), Schema(answered))
 
 

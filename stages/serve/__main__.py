@@ -2,12 +2,13 @@
 
     python -m stages.serve models:/dp-clip.classification.mnist5k.tiny-clip.group@eps-3
     python -m stages.serve FOLDER                  where MLflow saved a model
-    curl http://127.0.0.1:5001/invocations -H 'Content-Type: application/json' \\
-        -d '{"dataframe_records": [{"image": "digit.png"}]}'
+    echo '{"dataframe_records": [{"image": "'$(base64 -w 0 digit.png)'"}]}' |
+        curl http://127.0.0.1:5001/invocations -H 'Content-Type: application/json' -d @-
 
-An image is the path of a file or the file's bytes in base64; a model that answers takes a column `question` too. The
-server has no login and reads files of this machine: it listens to this machine alone. The model runs with the code that
-was published with it.
+An image is the file's bytes in base64, or a `data:` URI of them; a model that answers takes a column `question` too.
+Files of this machine are read with --images alone: then an image may be a path relative to that folder, and a model
+that finds images takes such a `folder`. The server has no login: it listens to this machine alone. The model runs with
+the code that was published with it.
 """
 
 import os
@@ -23,6 +24,7 @@ from mlflow.models.model import ModelInfo
 from stages import commands
 from stages.errors import UserError, run
 from stages.publish import store
+from stages.tasks.base import reach
 
 HOST = "127.0.0.1"
 
@@ -31,8 +33,11 @@ def main() -> None:
     parser = commands.parser("stages.serve", __doc__)
     parser.add_argument("model", metavar="MODEL", help="models:/NAME@ALIAS, models:/NAME/VERSION or a folder")
     parser.add_argument("--port", type=int, default=5001, help="default 5001")
+    parser.add_argument("--images", type=Path, metavar="FOLDER", help="in which callers may name files; default none")
     args = parser.parse_args()
     require_free(args.port)
+    if args.images and not args.images.is_dir():
+        raise UserError(f"--images {args.images} is no folder; give the one in which callers may name files")
     store.quiet()
     about = find(args.model).metadata or {}
     print(f"{about.get('cell', args.model)}: {about.get('guarantee', 'states no guarantee')}")
@@ -40,6 +45,7 @@ def main() -> None:
     programs = Path(sys.executable).parent  # MLflow calls uvicorn by its name
     os.environ |= {
         "MLFLOW_TRACKING_URI": mlflow.get_tracking_uri(),
+        **({reach.FOLDER: str(args.images.resolve())} if args.images else {}),
         "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
     }
     served = ["-m", "mlflow", "models", "serve", "--env-manager", "local", "--host", HOST, "--port", str(args.port)]

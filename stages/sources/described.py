@@ -18,7 +18,7 @@ from stages.data.rows import SPLITS, Dataset, Question, Row, in_space
 from stages.errors import Private, Problem, UserError, unusable
 from stages.sections import PositiveInt, Section, Seed
 from stages.sources import subset
-from stages.sources.images import exists, image_problems, inside, refuse
+from stages.sources.images import content, exists, image_problems, inside, refuse
 from stages.sources.source import QuickLook, Source
 
 
@@ -60,7 +60,7 @@ class Photo:
     unit: str = ""  # its name relative to the dataset's folder: names of two image folders do not clash
 
     def row(self, id_space: str | None) -> Row:
-        image, unit = cast(Path, self.path).read_bytes(), in_space(id_space, self.unit)  # all were found by now
+        image, unit = content(cast(Path, self.path)), in_space(id_space, self.unit)  # all were found by now
         if self.questions:
             return Row.asked(image, tuple(self.questions), unit)
         return Row(image, tuple(self.texts), None, unit)

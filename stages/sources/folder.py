@@ -20,7 +20,7 @@ from stages.data.rows import ONE_IMAGE, SPLITS, Dataset, Labels, Row, in_space
 from stages.errors import Private, Problem, UserError, remark
 from stages.sections import Axis, Fraction
 from stages.sources import subset
-from stages.sources.images import exists, image_problems, inside, refuse
+from stages.sources.images import content, exists, image_problems, inside, refuse
 from stages.sources.metadata import COLUMNS, metadata_in, misplaced, records_of
 from stages.sources.source import QuickLook
 
@@ -78,7 +78,7 @@ class Folder(subset.Part):
                 if labels:
                     label = labels.classes.index(photo.label)
                     texts = texts or labels.captions(label)
-                yield Row(photo.path.read_bytes(), texts, label, in_space(self.id_space, photo.unit))
+                yield Row(content(photo.path), texts, label, in_space(self.id_space, photo.unit))
 
         source = f"folder {self.path}" + subset.note(self.train_fraction, self.subset_seed)
         unit = "all rows with one value in the column `unit`" if any(p.unit != p.name for p in photos) else ONE_IMAGE

@@ -4,7 +4,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from stages.data import dicom
 from stages.data.pixels import Unusable, rgb
+from stages.data.rows import png
 from stages.errors import Private, Problem, UserError
 
 
@@ -16,6 +18,15 @@ def inside(folder: Path, file_name: str) -> Path | None:
 
 def exists(path: Path) -> bool:
     return os.path.isfile(path)  # False too for names that no file can have, where Path.is_file raises
+
+
+def content(path: Path) -> bytes:
+    """What is kept of an image file: all of it; of a DICOM file the picture alone, whose header names the patient."""
+    with path.open("rb") as file:
+        if not dicom.is_dicom(file.read(dicom.HEAD)):
+            file.seek(0)
+            return file.read()
+    return png(rgb(path))
 
 
 def image_problems(path: Path, name: str) -> list[Private]:

@@ -24,7 +24,7 @@ class Classification(Task):
     name = "classification"
     needs_labels = True
     reads_features = True
-    outputs: ClassVar[Mapping[str, str]] = {"label": "string", "similarity": "double"}
+    outputs: ClassVar[Mapping[str, str]] = {"label": "string", "similarity": "double", "probabilities": "map"}
 
     def evaluate(self, encoder: "Encoder", test: HeldOut, settings: Settings, device: "torch.device") -> "Confusion":
         import numpy as np
@@ -70,7 +70,14 @@ class Classification(Task):
         def answer(table: "pd.DataFrame") -> "pd.DataFrame":
             scores = class_scores(encoder.model, pictures(encoder, table["image"]), classes)
             score, label = scores.max(dim=1)
-            return pd.DataFrame({"label": [labels.classes[i] for i in label], "similarity": score.tolist()})
+            shares = (encoder.model.logit_scale.exp() * scores).softmax(dim=1)  # as the model was trained to compare
+            return pd.DataFrame(
+                {
+                    "label": [labels.classes[i] for i in label],
+                    "similarity": score.tolist(),
+                    "probabilities": [dict(zip(labels.classes, row, strict=True)) for row in shares.tolist()],
+                }
+            )
 
         return answer
 

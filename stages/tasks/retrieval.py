@@ -7,6 +7,7 @@ Retrieval is what a contrastive loss trains for; the paper leaves it to future w
 """
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -88,11 +89,12 @@ class Retrieval(Task):
         return {"shown": SERVED}
 
     def serve(self, encoder: "WholeEncoder", facts: dict) -> Answer:
-        """A query, and a folder of images on the machine that serves: names of its best images, as JSON."""
+        """A query, and a folder of images on the machine that serves (reach.py): names of its best images, as JSON."""
         import pandas as pd
         import torch
 
         from stages.data.pixels import Unusable
+        from stages.tasks.base import reach
         from stages.tasks.base.pictures import is_picture, pictures
 
         @lru_cache(maxsize=1)
@@ -101,18 +103,19 @@ class Retrieval(Task):
             """Of a folder with these files, each with the time of its last change; what is no image is left out."""
             names, features = [], []
             for name, _ in listed:
-                with suppress(Unusable, ValueError):
+                with suppress(Unusable, reach.Refused):
                     picture = pictures(encoder, [str(Path(folder, name))])
                     features.append(encoder.model.encode_image(picture, normalize=True))
                     names.append(name)
             if not names:
-                raise ValueError(f"no image in {folder!r}")
+                raise reach.Refused(f"no image in {reach.shown(folder)}")
             return names, torch.cat(features)
 
         def images_of(folder: str) -> "tuple[list[str], torch.Tensor]":
-            if not Path(folder).is_dir():
-                raise ValueError(f"there is no folder {folder!r} on the machine that serves")
-            files = sorted(path for path in Path(folder).iterdir() if is_picture(path))
+            where = reach.named(folder)
+            if not os.path.isdir(where):
+                raise reach.Refused(f"there is no folder {reach.shown(folder)} on the machine that serves")
+            files = sorted(path for path in where.iterdir() if is_picture(path))
             return encoded(folder, tuple((path.name, path.stat().st_mtime_ns) for path in files))
 
         @torch.no_grad()

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from flows.selection import Selection, targets
 from stages import params
 from stages.errors import UserError
+from stages.params.presets.text import preset_yaml
 from tests.conftest import ROOT
 from tests.flows.conftest import PREFECT, commands_in, deploy, in_log, machine, wait_for
 from tests.patience import patience
@@ -42,6 +43,14 @@ def test_a_selection_of_what_params_do_not_have_is_refused_with_all_of_it(values
     for wrong in ({"epsilon": [-1]}, {"epsilons": [1]}, {"method": ["none"]}, {"seed": ["x"]}):
         with pytest.raises(ValidationError):
             Selection(**wrong)
+
+
+def test_what_deployments_choose_by_themselves_is_in_the_sweep_of_every_preset(tmp_path):
+    deployments = YAML(typ="safe").load(ROOT / "infra/prefect.yaml")["deployments"]
+    (chosen,) = (d["parameters"]["selection"] for d in deployments if "selection" in d.get("parameters", {}))
+    for preset in (ROOT / "stages/params/presets").glob("*.yaml"):
+        (tmp_path / "params.yaml").write_text(preset_yaml(preset.stem))
+        assert targets(Selection(**chosen), params.load(tmp_path / "params.yaml"))
 
 
 def test_a_selected_cell_is_brought_up_to_date_and_the_users_params_stay_as_they_are(one_machine):

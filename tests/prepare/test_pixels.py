@@ -201,6 +201,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "no bytes": (lambda: b"", UNREADABLE),
     "text": (lambda: b"this is no image", UNREADABLE),
+    "a program that draws": (lambda: saved(Image.new("L", (8, 8)), "EPS"), UNREADABLE),
     "half a file": (lambda: saved(Image.effect_noise((50, 50), 90), "PNG")[:700], UNREADABLE),
     "no rows": (lambda: png_by_hand(5, 8, 0, b"", height=0), UNREADABLE),
     "no columns": (lambda: b"P5 0 4 255\n", UNREADABLE),
@@ -232,7 +233,7 @@ def test_serving_says_why_a_file_is_refused():
 
     with pytest.raises(ValueError, match="2 frames or pages"):
         picture(base64.b64encode(frames("GIF")).decode())
-    for nothing in ("no such file.png", "Zm9v", "ä", "a\0b", "x" * 5000):
+    for nothing in ("no such file.png", "Zm9v", "ä", "a\0b", "x" * 5001):
         with pytest.raises(ValueError, match="not an image file, and not an image in base64"):
             picture(nothing)
 

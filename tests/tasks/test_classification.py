@@ -12,6 +12,7 @@ from stages.errors import UserError
 from stages.models import clip as clips
 from stages.models.batches import decoded
 from stages.models.encoder import Encoder
+from stages.models.prompts import class_features, class_scores
 from stages.tasks import classification
 from stages.tasks.base.results import Metrics, wilson_interval
 from stages.tasks.base.task import HeldOut, Settings
@@ -85,6 +86,13 @@ def test_a_served_model_says_what_was_evaluated(clip, data, tmp_path):
         answer = classification.TASK.serve(clip, facts)
         said = answer(pd.DataFrame({"image": [base64.b64encode(row.image).decode() for row in data]}))
     assert list(said) == list(classification.TASK.outputs)
+    assert all(label == max(p, key=p.get) for label, p in zip(said["label"], said["probabilities"], strict=True))
+    with torch.no_grad():  # as a contrastive model reads its similarities
+        classes = class_features(clip, LABELS, torch.device("cpu"))
+        similar = class_scores(clip.model, torch.stack([clip.preprocess(row.pixels()) for row in data]), classes)
+        expected = torch.softmax(similar * clip.model.logit_scale.exp(), dim=1)
+    np.testing.assert_allclose([list(p.values()) for p in said["probabilities"]], expected.numpy(), rtol=1e-5)
+    assert {tuple(p) for p in said["probabilities"]} == {LABELS.classes}
     counts = np.zeros((2, 2), dtype=int)
     for row, label in zip(data, said["label"], strict=True):
         counts[row.label, LABELS.classes.index(label)] += 1

@@ -92,7 +92,8 @@ class Task(ABC):
     page_title: ClassVar[str | None] = None  # of its page in report/gallery; details.json is then an `Examples`
     in_paper: ClassVar[ScoresInPaper | None] = None
 
-    # A published model: columns in, all of them strings, and columns out with MLflow's name of their type
+    # A published model: columns in, all of them strings, and columns out with MLflow's name of their type, or `map` for
+    # numbers by name
     inputs: ClassVar[tuple[str, ...]] = ("image",)
     outputs: ClassVar[Mapping[str, str]]
 

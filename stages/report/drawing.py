@@ -104,7 +104,7 @@ def ticks(low: float, high: float, about: int = 6) -> list[float]:
     """Round numbers between two, not many more than `about`.
 
     >>> ticks(57.8, 95.2), ticks(0.1, 0.34, 3)
-    ([60.0, 70.0, 80.0, 90.0], [0.1, 0.2, 0.3])
+    ([60, 70, 80, 90], [0.1, 0.2, 0.3])
     """
     step = 10 ** math.floor(math.log10((high - low) / about))
     step *= next(m for m in (1, 2, 5, 10) if (high - low) / (step * m) <= about)

@@ -1,4 +1,4 @@
-"""What the sweep of params.yaml would do, and trains nothing: cells, steps, noise, both epsilons, estimated time.
+"""What the sweep of params.yaml would do, and trains nothing: cells, noise, both epsilons, what is spent, time.
 
     python -m stages.plan                the whole plan
     python -m stages.plan --no-timing    without measuring steps
@@ -14,6 +14,7 @@ from stages.calibrate.guarantee import guarantee_of
 from stages.data.manifest import Manifest
 from stages.errors import run
 from stages.keys import canonical_epsilon, data_dir
+from stages.plan.spending import Planned, sentences
 from stages.privacy.facts import round_up
 
 COLUMNS = ("dataset", "method", "n", "batch", "steps", "delta", "epsilon", "sound", "paper's", "sigma")
@@ -27,10 +28,13 @@ def main() -> None:
 
     sizes = {dataset: n_of(dataset, p) for dataset in p.sweep.dataset}
     print(f"{len(list(p.cells()))} cells: {counts(p)}\n")
-    print(markdown.table(COLUMNS, noise(p, sizes)), end="\n\n")
+    planned, rows = noise(p, sizes)
+    print(markdown.table(COLUMNS, rows), end="\n\n")
     print(
         "sound: epsilon with the true sensitivity; paper's: what the paper's convention would claim for this noise.\n"
     )
+    if said := sentences(planned, p):
+        print("\n".join(said), end="\n\n")
     if not args.no_timing:
         rows, total = times(p, sizes)
         header = ("dataset", "model", "method", "seconds per step", "hours for all its cells")
@@ -51,9 +55,9 @@ def counts(p: params.Params) -> str:
     return " x ".join(f"{count} {axis}{'' if count == 1 else 's'}" for axis, count in axes.items())
 
 
-def noise(p: params.Params, sizes: dict[str, int]) -> list[tuple]:
+def noise(p: params.Params, sizes: dict[str, int]) -> tuple[list[Planned], list[tuple]]:
     settings = [(d, m, canonical_epsilon(e)) for d in sizes for m in p.sweep.method for e in p.sweep.epsilon]
-    rows = []
+    planned, rows = [], []
     for dataset, name, epsilon in progress.bar(settings, "calibrate", "settings"):
         method, n = p.train.on(dataset).methods[name], sizes[dataset]
         if epsilon in ("0", "inf"):
@@ -70,6 +74,7 @@ def noise(p: params.Params, sizes: dict[str, int]) -> list[tuple]:
             delta=p.privacy.delta,
             convention=p.privacy.convention,
         )
+        planned.append(Planned(dataset, method.clip_norm, g))
         sound, claimed = round_up(g.epsilon, 3), round_up(g.epsilon_paper, 3)
         row = (
             dataset,
@@ -84,7 +89,7 @@ def noise(p: params.Params, sizes: dict[str, int]) -> list[tuple]:
             f"{g.sigma:.4g}",
         )
         rows.append(row)
-    return rows
+    return planned, rows
 
 
 def times(p: params.Params, sizes: dict[str, int]) -> tuple[list[tuple], float]:

@@ -46,6 +46,28 @@ def test_without_timing_there_is_none(project):
     assert done.returncode == 0 and "hours" not in done.stdout and len(rows(done.stdout, 10)) == 2
 
 
+def test_it_says_what_was_spent_and_what_would_be_left_of_the_budget(copy_of_finished):
+    project, params = copy_of_finished, copy_of_finished.params()
+    params["sweep"]["epsilon"], params["privacy"]["unsafe_noise_seed"] = [0, 1], None
+
+    def said(budget: float | None) -> str:
+        params["privacy"]["budget"] = budget
+        project.write_params(params)
+        done = project.stage("plan", "--no-timing")
+        assert done.returncode == 0, done.stderr
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith("mnist5k: epsilon")]
+        return line
+
+    cell = "classification/mnist5k/tiny-clip/batch/eps-1/seed-0"
+    assert "epsilon 0 was spent on its records so far, 1 if all 1 private cells" in said(None)
+    assert "of the budget of 1.5, 0.5 would be left" in said(1.5)
+    assert project.stage("train", "--cell", cell).returncode == 0
+    twice = said(1.05)
+    assert "epsilon 1 was spent" in twice and "OVER the budget of 1.05" in twice
+    assert float(twice.split("so far, ")[1].split(" ")[0]) > 1.05  # as much as the ledger would say, which composes
+    assert project.stage("train", "--cell", cell).returncode == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "config",

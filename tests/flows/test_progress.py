@@ -139,12 +139,13 @@ def test_without_a_terminal_nothing_is_shown(tmp_path):
 
 def test_a_terminal_that_is_gone_does_not_end_the_stage(tmp_path):
     side, inner = os.openpty()
-    with suppress(OSError), open(inner, "w") as file:  # what was not sent is not sent when it is closed
-        live = Live(file)
-        with live.line("train@cell", tmp_path / "count"):
-            os.close(side)
-            time.sleep(0.6)
-        assert not live._open
+    file = os.fdopen(inner, "w")
+    live = Live(file)
+    with live.line("train@cell", tmp_path / "count"):
+        os.close(side)
+        time.sleep(0.6)
+    with suppress(OSError):  # what could not be sent cannot be sent now
+        file.close()
 
 
 def test_lines_fit_in_the_terminal(terminal_and_text):

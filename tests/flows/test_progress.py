@@ -42,7 +42,6 @@ def test_a_flow_shows_how_far_a_training_is_and_prefect_keeps_it(copied):
     content = safe.load(lock)
     del content["stages"][PREPARED]  # so that it runs too
     safe.dump(content, lock)
-    copied.cold = False  # nobody stops it
     terminal = Terminal(copied, sys.executable, "-m", "flows.pipeline", EVALUATED)
     wait_for(lambda: (copied.folder / "results").exists() or terminal.process.poll() is not None, "evaluation")
     printed = terminal.end()

@@ -12,9 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
 
 from prefect.logging.handlers import PrefectConsoleHandler
 from tqdm import tqdm
@@ -104,7 +104,8 @@ class Live:
             return emit_apart
 
         for handler in set(handlers) - self._in_front:
-            handler.emit = placed(handler.emit)  # type: ignore[assignment, method-assign]  # Prefect has no setting for it
+            with cast(AbstractContextManager, handler.lock):  # once a record that is being printed is there as a whole
+                handler.emit = placed(handler.emit)  # type: ignore[assignment, method-assign]  # Prefect has no setting for it
         self._in_front.update(handlers)
 
     def close(self) -> None:

@@ -6,8 +6,9 @@ from stages import commands, params
 from stages.atomic import new_file, new_folder, write_text
 from stages.data.manifest import Manifest
 from stages.errors import UserError, run
-from stages.keys import data_dir
+from stages.keys import Cell, data_dir
 from stages.report import curves, gallery, paper, plot, scores, sweep_page
+from stages.report.best import best
 from stages.report.joint import Spending
 from stages.report.paths import CSV, GALLERY, PAGE, PAPER, PLOTS, STATEMENTS, TABLE
 from stages.report.statement import statement
@@ -67,6 +68,20 @@ def show() -> None:
         print(f"what the models said: {path}")
     print(f"all of it as a page: {PAGE}")
     print(f"data: {CSV}\nprivacy statements: {STATEMENTS}")
+    for command in releases(pd.read_csv(CSV, dtype={"epsilon": str}), params.load()):
+        print(f"a folder of the best private model, to give away: {command}")
+
+
+def releases(summary: pd.DataFrame, p: params.Params) -> list[str]:
+    """By sweep, the command that releases its best private model. A private test split must not choose it."""
+    found = []
+    for (task, dataset, model), rows in summary.groupby(["task", "dataset", "model"], sort=False):
+        private = [each.row for each in best(rows) if each.row is not None]
+        if private and dataset in p.datasets and not p.datasets[dataset].private_test:
+            row = max(private, key=lambda row: row["mean"])
+            cell = Cell(task, dataset, model, row["method"], row["epsilon"], p.sweep.seed[0])
+            found.append(f"python -m stages.release --cell {cell}")
+    return found
 
 
 if __name__ == "__main__":

@@ -89,7 +89,6 @@ def _with_model(client: MlflowClient, best: str, its: list[Candidate]) -> tuple[
     """The first of them whose weights are published, with the model's id."""
     for candidate in sorted(its, key=lambda c: c.order, reverse=True):
         versions = client.search_model_versions(f"run_id = '{candidate.run.info.run_id}'")
-        models = candidate.run.outputs.model_outputs if candidate.run.outputs else []
-        if models and any(version.name != best for version in versions):
-            return candidate, models[0].model_id
+        if (outputs := candidate.run.outputs) and any(version.name != best for version in versions):
+            return candidate, outputs.model_outputs[0].model_id
     return None

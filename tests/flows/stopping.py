@@ -104,7 +104,7 @@ def lines_after(printed: str, before: str) -> list[str]:
     """What a terminal shows and did not show before, without the echo of Ctrl-C."""
     old, rows = screen(before), screen(printed.replace("^C", ""))
     same = next((i for i, (a, b) in enumerate(zip(old, rows, strict=False)) if a != b), min(len(old), len(rows)))
-    return [row for row in rows[same:] if row.strip()]
+    return [row.rstrip() for row in rows[same:] if row.strip()]
 
 
 def screen(printed: str) -> list[str]:

@@ -14,7 +14,7 @@ from stages.keys import Cell
 from stages.privacy.facts import TrainingFacts
 from stages.privacy.ledger import Ledger
 from stages.privacy.records import Records
-from stages.publish import store
+from stages.publish import publisher, store
 from stages.publish.publishing import Wanted, publish
 from stages.report.table import Outcome
 from stages.tasks.base.results import Metrics
@@ -61,6 +61,7 @@ class Sweep:
         return MlflowClient()
 
     def publish(self, *without: str, costs: bool = False) -> dict[str, str | None]:
+        publisher._hash.cache_clear()  # a command is a process of its own
         chosen = [outcome for name, outcome in self.outcomes.items() if name not in without]
         return publish(chosen, Wanted(first_seed=0, costs=costs))
 

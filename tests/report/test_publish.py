@@ -39,7 +39,7 @@ def test_a_sweep_is_a_parent_with_a_child_a_cell(finished):
     for run in cells.values():
         assert run.data.tags["mlflow.parentRunId"] == parents[0].info.run_id
         assert run.info.status == "FINISHED"
-    assert "`index.html`" in parents[0].data.tags["mlflow.note.content"].splitlines()[0]
+    assert "`index.html`" in parents[0].data.tags["mlflow.note.content"]
     artifacts = {a.path for a in client(finished).list_artifacts(parents[0].info.run_id)}
     assert artifacts == {"index.html", "table.md", "table.csv", "paper.md", "classification-mnist5k-tiny-clip.png"}
 
@@ -65,7 +65,7 @@ def test_a_private_run_carries_its_guarantee(finished):
 def test_private_per_step_figures_are_not_published(finished):
     for run in children(finished).values():
         ends = {"accuracy_percent_95_low", "accuracy_percent_95_high"}
-        assert set(run.data.metrics) == {"accuracy_percent", "n_test", *ends}
+        assert set(run.data.metrics) - {"sound_epsilon"} == {"accuracy_percent", "n_test", *ends}
         artifacts = {a.path for a in client(finished).list_artifacts(run.info.run_id)}
         assert artifacts == {"picture.png", "details.json", "metrics.json", "privacy-statement.md", "training.json"}
 
@@ -148,7 +148,7 @@ def test_a_private_test_split_keeps_its_scores(copy_of_finished):
         assert copy_of_finished.stage(stage).returncode == 0
     assert "The test split of mnist5k is private: its scores stay" in (folder / "report/index.html").read_text()
     for run in runs(copy_of_finished):
-        assert not run.data.metrics and "|" not in run.data.tags.get("mlflow.note.content", "")
+        assert set(run.data.metrics) <= {"sound_epsilon"} and "|" not in run.data.tags.get("mlflow.note.content", "")
     published = {p.name for p in (folder / "mlartifacts").rglob("*") if p.is_file()}
     assert "training.json" in published and "index.html" not in published
     assert not published & {"metrics.json", "details.json", "picture.png", "table.md", "table.csv"}

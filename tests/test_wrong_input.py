@@ -103,7 +103,7 @@ def test_a_broken_image_stops_prepare_and_its_name_stays_in_a_local_file(project
 
 def test_wrong_metadata_is_counted_where_params_are_checked(project):
     with_photos(project, f"{PATIENT}-2.png,cat,train\nfine.png,{DIAGNOSIS},val\n")
-    for stage in (["params"], ["prepare", "--dataset", "mnist5k"]):
+    for stage in (["params"], ["prepare", "--dataset", "photos"]):
         done = project.stage(*stage)
         assert done.returncode == 2 and not {w for w in (PATIENT, DIAGNOSIS) if w in done.stdout + done.stderr}
         assert "folders.photos: rows whose file does not exist: 1" in done.stderr

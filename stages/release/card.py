@@ -14,11 +14,6 @@ from stages.release.words import NO_AUDIT
 from stages.report.statement import guarantee_tag, statement
 from stages.report.table import Outcome
 
-PIPELINES = {  # Hugging Face's names, by what a task needs of a model
-    "compares": "zero-shot-image-classification",
-    "captions": "image-to-text",
-    "answers": "visual-question-answering",
-}
 UNSTATED = "other"  # Hugging Face's word for a licence that is none of its list
 
 
@@ -45,7 +40,7 @@ class Card:
 
     def _front_matter(self) -> dict[str, Any]:
         cell, metrics = self._cell, self.outcome.metrics
-        pipeline = PIPELINES[tasks.named(cell.task).ability]
+        pipeline = tasks.named(cell.task).pipeline
         named = {"license_name": "see-the-model-card", "license_link": "README.md"} if self.licence == UNSTATED else {}
         found = {
             "license": self.licence,

@@ -44,7 +44,7 @@ def main() -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             its = joint[outcome.cell.dataset]
             path.write_text(statement(outcome.training, its.sentence() if its else None), encoding="utf-8")
-    private_tests = [name for name in joint if Manifest.read(data_dir(name)).private_test]
+    private_tests = [name for name in joint if data_dir(name).is_dir() and Manifest.read(data_dir(name)).private_test]
     write_text(PAGE, sweep_page.page(outcomes, summary, sentences, private_tests))
     made = ", ".join(map(str, (PAGE, TABLE, CSV, PAPER, PLOTS, GALLERY)))
     print(f"wrote {made} and {STATEMENTS}; see them with: python -m stages.report --show")

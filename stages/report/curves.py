@@ -15,8 +15,8 @@ STYLES = {"batch": ":", "group": "--", "example": "-"}
 
 def points(outcome: Outcome) -> list[tuple[int, float]]:
     """By step, the primary score times 100; with the end of the training, if there is anything before it."""
-    found = json.loads(outcome.cell.curve_json.read_text(encoding="utf-8"))["scores"]
-    if not found:
+    path = outcome.cell.curve_json
+    if not path.is_file() or not (found := json.loads(path.read_text(encoding="utf-8"))["scores"]):
         return []
     guarantee = outcome.training.privacy.guarantee
     end = guarantee.steps if guarantee else (outcome.training.train or {}).get("steps")

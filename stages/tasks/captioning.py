@@ -30,6 +30,7 @@ class CaptionSettings(WritingSettings):
 
 class Captioning(Writing):
     name = "captioning"
+    pipeline = "image-to-text"
     reads_questions = False
     unfit_data = "has questions"
     ability = "captions"

@@ -22,6 +22,7 @@ LARGEST = 12.0  # inches of a confusion matrix: of a hundred classes it took a m
 
 class Classification(Task):
     name = "classification"
+    pipeline = "zero-shot-image-classification"
     needs_labels = True
     reads_features = True
     outputs: ClassVar[Mapping[str, str]] = {"label": "string", "similarity": "double", "probabilities": "map"}

@@ -42,6 +42,7 @@ SCORES = {
 
 class Retrieval(Task):
     name = "retrieval"
+    pipeline = "zero-shot-image-classification"
     reads_features = True
     page_title = "Images found by a text"
     inputs = ("query", "folder")

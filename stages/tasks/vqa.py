@@ -32,6 +32,7 @@ class AnswerSettings(WritingSettings):
 
 class Vqa(Writing):
     name = "vqa"
+    pipeline = "visual-question-answering"
     reads_questions = True
     unfit_data = "has none; see the section `vqa`"
     ability = "answers"

@@ -86,6 +86,8 @@ class Task(ABC):
     is_written: ClassVar[bool] = False  # by a model with a decoder
     unfit_parts: ClassVar[Mapping[str, str]] = {}  # by value of `trainable` that cannot train for it: why, what instead
 
+    pipeline: ClassVar[str] = "other"  # what Hugging Face calls it, for the card of a released model
+
     # How it is evaluated, and how that is shown
     settings: ClassVar[type[Settings]] = Settings
     reads_features: ClassVar[bool] = False  # whether features of frozen towers can stand for the images

@@ -13,16 +13,19 @@ the test split. Where the scores would take more than a twentieth of the trainin
 No step and no weight depends on it, so it is no reason to train again: dvc.yaml does not name it for `train`.
 """
 
+import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from stages.atomic import new_file, new_folder
 
+logger = logging.getLogger(__name__)
 # Of `auto`:
 MOST, FEWEST = 8, 3  # points
 SHARE = 0.05  # of the time
@@ -47,9 +50,14 @@ class Curve:
         self._folder, self._steps, self._parameters = folder, steps, parameters
 
     def __call__(self, done: int) -> None:
-        if self._folder is not None and done in self._steps:
+        """A failure (a full disk) is reported and costs nothing but the point."""
+        if self._folder is None or done not in self._steps:
+            return
+        try:
             with new_file(self._folder / f"step-{done}.safetensors") as path:
                 save_file({name: p.detach().cpu().contiguous() for name, p in self._parameters.items()}, path)
+        except (OSError, SafetensorError) as error:
+            logger.warning("no point of the learning curve at step %d (%s); training goes on", done, error)
 
 
 def write(folder: Path, kept: Path | None) -> None:

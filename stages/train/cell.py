@@ -157,9 +157,9 @@ def curve_steps(cell: Cell, p: params.Params, plan: Plan, ranks: Ranks, learner:
     method, test = p.train.on(cell.dataset).methods[cell.method], PreparedSplit(data_dir(cell.dataset), "test")
     if ranks.sharded or with_adapters(method.trainable):
         return []
-    points = p.evaluate.curve
-    if points == "auto" and tasks.named(cell.task).is_written:
-        points = 0  # beam search takes many passes
+    points, private_test = p.evaluate.curve, Manifest.read(data_dir(cell.dataset)).private_test
+    if points == "auto" and (private_test or tasks.named(cell.task).is_written):
+        points = 0  # the size of a private test split must choose nothing; and beam search takes many passes
     size = sum(q.numel() * q.element_size() for q in learner.parameters.values())
     return curve.kept_steps(points, plan.steps, plan.sampling.batch_size * method.views, test.rows, size)
 

@@ -28,3 +28,9 @@ def test_what_is_kept_is_what_the_weights_were(tmp_path):
     curve.write(tmp_path / "out", None)
     assert list(curve.read(tmp_path / "out")) == []
     curve.Curve(None, [1], weights)(1)  # on a process that is not the first
+
+
+def test_a_point_that_cannot_be_written_does_not_end_the_training(tmp_path, caplog):
+    (tmp_path / "run").write_text("no folder can be made here")
+    curve.Curve(tmp_path / "run/curve", [1], {"w": torch.nn.Parameter(torch.zeros(2))})(1)
+    assert "no point of the learning curve at step 1" in caplog.text

@@ -33,11 +33,11 @@ def named(name: str) -> Loss:
 def objective_of(
     loss: str, encoder: "Encoder", trained: Trained, about: About, bf16: bool = False, one_by_one: bool = False
 ) -> Objective:
-    """`one_by_one`: vmap cannot take the model, because it is checkpointed or compiled; nor can it in bf16."""
+    """`one_by_one`: what the model does is hidden, because it is checkpointed or compiled."""
     if "compares" in named(loss).abilities:
         from stages.models.encoder import require_comparing
 
         require_comparing(encoder, f"the loss {loss}")
     objective = named(loss).objective(encoder, trained, about)
-    objective.bf16, objective.one_by_one = bf16, one_by_one or bf16
+    objective.bf16, objective.one_by_one = bf16, one_by_one
     return objective

@@ -66,7 +66,11 @@ def encode(
     with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=bf16):
         answer = functional_call(model, dict(parameters), (images, tokens))
     image, text = (answer["image_features"], answer.get("text_features")) if isinstance(answer, dict) else answer[:2]
-    return image.float(), None if text is None else text.float()
+    return _at_least_float32(image), None if text is None else _at_least_float32(text)
+
+
+def _at_least_float32(features: torch.Tensor) -> torch.Tensor:
+    return features.float() if features.dtype in (torch.bfloat16, torch.float16) else features
 
 
 def device_of(name: str) -> torch.device:

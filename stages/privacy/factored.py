@@ -29,15 +29,16 @@ the sum is rounded to the grid of gradients.py: half a step for each of p number
 million. Two neighbouring batches may have twice that; all of it is inside that module's MARGIN of 10^-4 C.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch.func import grad_and_value, vmap
 
-from stages.privacy.gradients import MARGIN, Diagnostics, Objective, Parameters, Records, grid_of, take
+from stages.privacy.gradients import Diagnostics, Objective, Parameters, Records, take
+from stages.privacy.grid import MARGIN, grid_of
 from stages.privacy.mechanism import Expected, Places
-from stages.privacy.passes import Pass, passes
+from stages.privacy.passes import Pass, no_limit, passes
 from stages.privacy.precision import full_precision
 
 UNIT_ROUNDOFF = 2.0**-53
@@ -73,7 +74,7 @@ def clipped_sum(
     factors = factors_by_name(objective, parameters)
     shapes = {name: p.T.shape if factors[name].transposed else p.shape for name, p in values.items()}
     total, apart = ({n: values[n].new_zeros(shapes[n], dtype=torch.float64) for n in factors} for _ in range(2))
-    for each in passes(units, at_once, 1 if objective.one_by_one else None, expected):
+    for each in passes(units, at_once, units_at_once(objective), expected):
         X, D, losses = factors_of(objective, values, factors, take(records, each.members), each)
         with full_precision():
             norms, lengths = bounded_norms(X, D)
@@ -89,6 +90,10 @@ def clipped_sum(
         figures.losses += losses.tolist()
     steps = {name: (total[name] / grid).round_() + apart[name] for name in factors}
     return [steps[n].T if factor.transposed else steps[n] for n, factor in factors.items()], figures
+
+
+def units_at_once(objective: Objective) -> Callable[[int], int]:
+    return (lambda size: 1) if objective.one_by_one else no_limit
 
 
 def factors_by_name(objective: Objective, parameters: Parameters) -> dict[str, Factor]:
@@ -111,11 +116,11 @@ def bounded_norms(X: Matrices, D: Matrices) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def _add_by_itself(total: Matrices, gradient: Matrices, clip_norm: float) -> float:
-    """As in gradients.py: one norm over all matrices, rounded towards zero to the grid. Returns the norm."""
+    """As in gradients.py: one norm over all matrices, rounded to the grid. Returns the norm."""
     norm = torch.stack([g.square().sum() for g in gradient.values()]).sum().sqrt()
     factor = torch.clamp((1 - MARGIN) * clip_norm / norm, max=1.0) / grid_of(clip_norm)
     for name, g in gradient.items():
-        total[name] += (g * factor).trunc_()
+        total[name] += (g * factor).round_()
     return norm.item()
 
 

@@ -1,9 +1,10 @@
 """The noiseless part of a step: the gradient of each clip unit, clipped, and their exact sum.
 
 A unit is the set of drawn records that share one clip: all of them, a group, or one (see mechanism.py). Its gradient is
-that of the loss of its records alone. Three ways to compute it, all exact:
+that of the loss of its records alone. Ways to compute it, all exact:
 
-    many small units     vmapped backward passes over units padded to a common size; padding adds nothing
+    many units           one backward pass for all of them, padded to a common size; padding adds nothing (onepass.py)
+    the same, vmapped    where a model does what that has no rule for
     one unit at a time   a plain backward pass, where a step has one unit, or few of a size, or the gradients of several
                          would not fit in memory
     a unit in pieces     where the records of one unit exceed memory: their features first, the loss on all of them, and
@@ -11,19 +12,21 @@ that of the loss of its records alone. Three ways to compute it, all exact:
 
 Several processes share this work as ranks.py says: each has whole units, or some records of every unit.
 
-A unit whose gradient is not finite counts as zero. Clipped gradients are rounded towards zero to a grid that is fixed
-by C, which never lengthens them; sums on the grid are exact in float64, in whatever order and chunks.
+A unit whose gradient is not finite counts as zero. Clipped gradients are rounded to a grid that is fixed by C; sums on
+the grid are exact, in whatever order and chunks (grid.py).
 
 A unit's own gradient is what float32 makes of it, but it is the same to the last bit whoever else is in the batch: the
 first way has passes of shapes that depend on public values and the unit's own size (passes.py), the other two take the
 unit's records alone. So one more record changes its own unit and no other, and what the stated sensitivity needs is
-that no unit is longer than C. A norm is wrong by at most 3e-5 of itself (see _square), the factor made of it by 2e-7:
-clipping to (1 - 1e-4) C covers both more than three times. What is not in there: numbers below 1e-19, the squares of
+that no unit is longer than C. A norm is wrong by at most 3e-5 of itself (see grid.py), the factor made of it by 2e-7,
+and rounding p numbers to the grid adds 2^-31 sqrt(p) C at most, 3e-5 C for four thousand million of them: clipping to
+(1 - 1e-4) C covers all of it. What is not in there: numbers below 1e-19, the squares of
 which float32 may lose; 10^10 of them have a norm below 1e-14.
 """
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,14 +36,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stages.distributed.ranks import ALONE, Part, Ranks
 from stages.distributed.shards import Gradients, is_split, local
+from stages.privacy import onepass
+from stages.privacy.grid import clip_factors, square, whole_sum
 from stages.privacy.mechanism import Expected, Places
 from stages.privacy.passes import passes
 from stages.privacy.precision import full_precision
 
-GRID_BITS = 30  # C is 2^30 grid steps, or up to twice that
-MARGIN = 1e-4  # of C, kept free for the rounding errors of norms: see above, and factored.py
 BLOCK_BYTES = 2**20  # of gradients, clipped and added together
-RUN = 1024  # squares that are added in float32
+WITHOUT_LIMIT = sys.maxsize
 GRADIENT_BYTES = 256 * 2**20  # gradients of units that are held at once, where there is a choice
 
 Parameters = Mapping[str, torch.Tensor]
@@ -50,7 +53,8 @@ Records = Mapping[str, torch.Tensor]  # a row per record
 class Objective(Protocol):
     """A loss in two parts: what each record gives by itself, and what all of them give together."""
 
-    one_by_one: bool  # whether units must not share a pass: vmap cannot take the model, or places matter (places.py)
+    one_by_one: bool  # whether units must not share a pass: its graph is hidden, or places matter (places.py)
+    bf16: bool  # whether the towers' products are
     factors: Mapping[str, Any] | None  # where all that is trained are matrices on fixed inputs: see factored.py
 
     def records(self, batch: Any) -> Records:
@@ -76,11 +80,6 @@ class Diagnostics:
         return sum(not math.isfinite(norm) for norm in self.norms)
 
 
-def grid_of(clip_norm: float) -> float:
-    """A power of two, so that scaling by it is exact."""
-    return 2.0 ** (math.floor(math.log2(clip_norm)) - GRID_BITS)
-
-
 def clipped_sum(
     objective: Objective,
     parameters: Parameters,
@@ -98,15 +97,20 @@ def clipped_sum(
     """
     figures = Diagnostics(len(units), [], [])
     total = None
-    most = units_at_once(objective, parameters)
-    for each in passes(units, at_once, most, expected):
-        if len(each.members) == 1:
-            gradients, loss = _one(objective, parameters, take(records, each.members[0]), at_once)
+    known = None if expected == {} else onepass.known(objective, parameters, records)  # {}: one unit, by itself
+    for each in passes(units, at_once, units_at_once(objective, parameters, known), expected):
+        if known and len(each.members) > 1:
+            clipped, norms, loss = onepass.clipped_sum(
+                objective, parameters, take(records, each.members), each.present, each.count, clip_norm, known
+            )
         else:
-            gradients, loss = several(objective, parameters, take(records, each.members), each.present)
-        with full_precision():
-            norms = _joint_norms(gradients)[: each.count]
-            clipped = _on_grid([g[: each.count] for g in gradients], norms, clip_norm)
+            if len(each.members) == 1:
+                gradients, loss = _one(objective, parameters, take(records, each.members[0]), at_once)
+            else:
+                gradients, loss = several(objective, parameters, take(records, each.members), each.present)
+            with full_precision():
+                norms = _joint_norms(gradients)[: each.count]
+                clipped = _on_grid([g[: each.count] for g in gradients], norms, clip_norm)
         figures.norms += norms.tolist()
         figures.losses += loss[: each.count].tolist()
         total = clipped if total is None else [a.double().add_(b) for a, b in zip(total, clipped, strict=True)]
@@ -115,9 +119,16 @@ def clipped_sum(
     return total, figures
 
 
-def units_at_once(objective: Objective, parameters: Parameters) -> int:
-    bytes_each = sum(p.numel() * p.element_size() for p in parameters.values())
-    return 1 if objective.one_by_one else max(1, GRADIENT_BYTES // bytes_each)
+def units_at_once(objective: Objective, parameters: Parameters, known: onepass.OnePass | None) -> Callable[[int], int]:
+    """The most units of so many records each that go through the model together: a function of public values."""
+    fitting = max(1, GRADIENT_BYTES // sum(p.numel() * p.element_size() for p in parameters.values()))
+
+    def most(size: int) -> int:
+        if objective.one_by_one or (objective.bf16 and not known):  # vmap cannot take autocast
+            return 1
+        return WITHOUT_LIMIT if known and known.pays(size) else fitting
+
+    return most
 
 
 def clipped_sum_of_shared(
@@ -227,7 +238,7 @@ def _joint_norms(gradients: list[torch.Tensor], ranks: Ranks = ALONE, split: lis
     """(units,): ONE L2 norm over all parameters, and over all processes where they have parts of them (`split`)."""
 
     def measured(tensors: list[torch.Tensor]) -> torch.Tensor:
-        squares = [_square(g.reshape(len(g), -1)) for g in tensors]
+        squares = [square(g.reshape(len(g), -1)) for g in tensors]
         if split is None:
             return torch.stack(squares).sum(0).sqrt()
         counted = [s for s, is_part in zip(squares, split, strict=True) if is_part or ranks.is_first]
@@ -242,32 +253,14 @@ def _joint_norms(gradients: list[torch.Tensor], ranks: Ranks = ALONE, split: lis
     return norms
 
 
-def _square(flat: torch.Tensor) -> torch.Tensor:
-    """(units,): squared norms. Short runs are added in the gradient's own precision, and those in float64.
-
-    A run of 1,024 float32 squares is wrong by at most 1,025 * 2^-24 = 6e-5 of it, in whatever order it is added; the
-    norm by half of that, 3e-5.
-    """
-    flat = flat.float() if flat.dtype == torch.bfloat16 else flat
-    whole = flat.shape[1] // RUN * RUN
-    runs: torch.Tensor = torch.linalg.vector_norm(flat[:, :whole].reshape(len(flat), -1, RUN), dim=2)
-    rest: torch.Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1, dtype=torch.float64)
-    return runs.double().square().sum(1) + rest.square()
-
-
-def clip_factors(norms: torch.Tensor, clip_norm: float) -> torch.Tensor:
-    """(units,): what brings a gradient of each norm to at most C, in grid steps; zero for one that is not finite."""
-    factors = torch.clamp((1 - MARGIN) * clip_norm / norms, max=1.0) / grid_of(clip_norm)
-    return torch.where(norms.isfinite(), factors, 0.0).float()
-
-
 def _on_grid(gradients: list[torch.Tensor], norms: torch.Tensor, clip_norm: float) -> list[torch.Tensor]:
-    """Clip, round towards zero to the grid, and add the units up. The values are whole numbers of grid steps."""
+    """Clip, round to the grid, and add the units up. The values are whole numbers of grid steps."""
     finite, factors = norms.isfinite(), clip_factors(norms, clip_norm).unsqueeze(1)
+    all_finite = norms.device.type == "cpu" and bool(finite.all())
 
     def steps(block: torch.Tensor, factor: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         scaled = torch.mul(block.float(), factor, out=out)
-        return (scaled if finite.all() else scaled.nan_to_num_(0.0, 0.0, 0.0)).trunc_()  # 0 * NaN is NaN
+        return scaled if all_finite else scaled.nan_to_num_(0.0, 0.0, 0.0)  # 0 * NaN is NaN
 
     def added(g: torch.Tensor) -> torch.Tensor:
         """In blocks that stay in the processor's cache: several times as fast as whole."""
@@ -275,12 +268,12 @@ def _on_grid(gradients: list[torch.Tensor], norms: torch.Tensor, clip_norm: floa
         if len(g) == 1:
             total = torch.empty_like(flat[0], dtype=torch.float32)
             for block, out in zip(*(torch.split(each, BLOCK_BYTES // 4) for each in (flat[0], total)), strict=True):
-                steps(block, factors[0], out)
+                steps(block, factors[0], out).round_()
         else:
             rows = max(1, BLOCK_BYTES // (4 * flat.shape[1]))
             pairs = zip(torch.split(flat, rows), torch.split(factors, rows), strict=True)
             zero = flat.new_zeros((), dtype=torch.float64)
-            total = sum((steps(*pair).sum(0, dtype=torch.float64) for pair in pairs), zero)
+            total = sum((whole_sum(steps(*pair)) for pair in pairs), zero)
         return total.view(g.shape[1:])
 
     return [added(g) for g in gradients]

@@ -16,12 +16,13 @@ is seen in tests/privacy/test_passes.py, and asked of each processor that trains
     [1, 2, 4, 6, 12, 128]
     >>> from stages.privacy.methods.group import poisson_units
     >>> expected = poisson_units(128, mean=4)
-    >>> [(size, units_in_pass(size, 256, None, expected)) for size in (1, 2, 4, 6, 8, 12, 16)]
+    >>> [(size, units_in_pass(size, 256, no_limit, expected)) for size in (1, 2, 4, 6, 8, 12, 16)]
     [(1, 13), (2, 24), (4, 29), (6, 20), (8, 15), (12, 1), (16, 1)]
 """
 
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,11 +49,15 @@ def rung(size: int) -> int:
     return max(4, power * 3 // 4) if size <= power * 3 // 4 else power
 
 
-def units_in_pass(size: int, at_once: int, most: int | None, expected: Expected | None) -> int:
-    """Of rung `size`. A pass has at most half of `at_once` records: fewer are left over in the last one, and several
-    processes have something to share.
+def no_limit(size: int) -> int:
+    return sys.maxsize
+
+
+def units_in_pass(size: int, at_once: int, most: Callable[[int], int], expected: Expected | None) -> int:
+    """Of rung `size`, of which at most so many may go together. A pass has at most half of `at_once` records: fewer are
+    left over in the last one, and several processes have something to share.
     """
-    fit = max(1, min(most or at_once, at_once // (2 * size)))
+    fit = max(1, min(most(size), at_once // (2 * size)))
     if expected is None:
         return min(UNITS, fit)
     mean = sum(units for records, units in expected.items() if rung(records) == size)
@@ -62,8 +67,10 @@ def units_in_pass(size: int, at_once: int, most: int | None, expected: Expected 
     return math.ceil(likely / math.ceil(likely / fit))
 
 
-def passes(units: Places, at_once: int, most: int | None = None, expected: Expected | None = None) -> Iterator[Pass]:
-    """All records, by the unit of each; at most `most` units together."""
+def passes(
+    units: Places, at_once: int, most: Callable[[int], int] = no_limit, expected: Expected | None = None
+) -> Iterator[Pass]:
+    """All records, by the unit of each; at most `most` units of a size together."""
     by_rung: dict[int, list[Places]] = {}
     for members in members_of(units):
         by_rung.setdefault(rung(len(members)), []).append(members)

@@ -13,11 +13,13 @@ Where they do matter, units go through the model one by one, which takes longer.
     True
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from stages.privacy import factored
+from stages.privacy import factored, onepass
 from stages.privacy.gradients import Objective, Parameters, Records, several, take, units_at_once
 from stages.privacy.mechanism import Expected
 from stages.privacy.passes import Pass, rung, units_in_pass
@@ -31,7 +33,7 @@ def product(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     return rows @ columns if n >= NARROW else (rows @ F.pad(columns, (0, NARROW - n)))[..., :n]
 
 
-def sizes(at_once: int, most: int | None, expected: Expected | None) -> list[int]:
+def sizes(at_once: int, most: Callable[[int], int], expected: Expected | None) -> list[int]:
     """Rungs of the ladder whose passes have several units, as far as the plan says."""
     rungs = sorted({rung(size) for size in (expected if expected is not None else range(1, at_once // 2 + 1))})
     return [size for size in rungs if units_in_pass(size, at_once, most, expected) > 1]
@@ -44,18 +46,20 @@ def matter(
 
     A unit is made of the first so many `records`, which had better not be those of people.
     """
-    most = None if objective.factors else units_at_once(objective, parameters)
     there, values = len(next(iter(records.values()))), {name: p.detach() for name, p in parameters.items()}
+    known = None if objective.factors else onepass.known(objective, parameters, records)
+    most = factored.units_at_once(objective) if objective.factors else units_at_once(objective, parameters, known)
     for size in sizes(at_once, most, expected):
         count = units_in_pass(size, at_once, most, expected)
         members = np.tile(np.arange(size) % there, (count, 1))
-        copies = Pass(members, torch.ones(count, size, dtype=torch.bool), count)
+        copies, own = Pass(members, torch.ones(count, size, dtype=torch.bool), count), take(records, members)
         if objective.factors:
             factors = factored.factors_by_name(objective, parameters)
-            _, outputs, _ = factored.factors_of(objective, values, factors, take(records, members), copies)
-            found = list(outputs.values())
+            found = iter(factored.factors_of(objective, values, factors, own, copies)[1].values())
+        elif known:
+            found = onepass.by_unit(objective, parameters, own, copies.present, known)
         else:
-            found, _ = several(objective, parameters, take(records, members), copies.present)
+            found = iter(several(objective, parameters, own, copies.present)[0])
         if not all(alike(each) for each in found):
             return True
     return False

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from stages.privacy.accounting import Plan
-from stages.privacy.gradients import clip_factors, grid_of
+from stages.privacy.grid import clip_factors, grid_of
 from stages.privacy.methods.group import GroupClipping
 from stages.privacy.noise import noised
 from stages.privacy.randomness import Key
@@ -58,7 +58,7 @@ class Descent:
         members, counts = by_unit(drawn, drawn // n * units + group, trials * units, nobody=trials * n)
         gradients = unit_gradients(sample, g, members, counts, self.alpha)
         norms = gradients.square().sum((1, 2)).sqrt()
-        steps = (gradients * clip_factors(norms, mechanism.clip_norm)[:, None, None]).trunc()
+        steps = (gradients * clip_factors(norms, mechanism.clip_norm)[:, None, None]).round()
         total = torch.where((counts > 0)[:, None, None], steps, 0.0).view(trials, units, *g.shape[1:]).sum(1)
         std = mechanism.sigma * mechanism.clip_norm
         noisy = noised([total], grid_of(mechanism.clip_norm), std, self.key, t)[0]

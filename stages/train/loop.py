@@ -26,11 +26,12 @@ from stages.privacy.gradients import (
     clipped_sum,
     clipped_sum_of_shared,
     gradient,
-    grid_of,
     shared_gradient,
 )
+from stages.privacy.grid import grid_of
 from stages.privacy.mechanism import Expected, Mechanism
 from stages.privacy.noise import noised
+from stages.privacy.passes import no_limit
 from stages.privacy.randomness import Key
 from stages.train.course import Course
 
@@ -168,7 +169,7 @@ def places_matter(learner: Learner, reader: BatchReader, plan: Plan, key: Key, a
     """
     objective, parameters = learner.objective, learner.parameters
     expected = expected_rows(plan.mechanism, plan.sampling.batch_size, reader.views)
-    if objective.one_by_one or not (wanted := places.sizes(at_once, None, expected)):
+    if objective.one_by_one or not (wanted := places.sizes(at_once, no_limit, expected)):
         return False
     batch = reader.batch(np.arange(max(wanted)) % reader.units, partial(key.by_record, "place", 0))
     numbers = torch.arange(batch.images.numel(), dtype=torch.float64)

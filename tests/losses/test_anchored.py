@@ -24,7 +24,8 @@ from stages.models.heads import Heads, trunks
 from stages.models.parts import trainable_parameters
 from stages.privacy.accounting import Plan
 from stages.privacy.factored import clipped_sum as by_factors
-from stages.privacy.gradients import clipped_sum, gradient, grid_of
+from stages.privacy.gradients import clipped_sum, gradient
+from stages.privacy.grid import grid_of
 from stages.privacy.methods.example import ExampleClipping
 from stages.privacy.methods.group import GroupClipping
 from stages.privacy.randomness import Key

@@ -20,7 +20,7 @@ from stages.models.parts import trainable_parameters
 from stages.models.prompts import class_scores
 from stages.privacy import factored, gradients
 from stages.privacy.accounting import Plan
-from stages.privacy.gradients import grid_of
+from stages.privacy.grid import grid_of
 from stages.privacy.methods.example import ExampleClipping
 from stages.privacy.methods.group import GroupClipping
 from stages.privacy.randomness import Key

@@ -19,7 +19,8 @@ from stages.models.heads import Heads, trunks
 from stages.models.parts import trainable_parameters
 from stages.privacy import factored
 from stages.privacy.accounting import Plan
-from stages.privacy.gradients import MARGIN, clipped_sum, gradient, grid_of
+from stages.privacy.gradients import clipped_sum, gradient
+from stages.privacy.grid import MARGIN, grid_of
 from stages.privacy.methods.batch import BatchClipping
 from stages.privacy.methods.group import GroupClipping
 from stages.privacy.randomness import Key

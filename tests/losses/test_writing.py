@@ -17,7 +17,8 @@ from stages.models import blip, clip, saved
 from stages.models.batches import Batch, BatchReader, decoded
 from stages.models.parts import merge_adapters, trainable_parameters
 from stages.privacy.accounting import Plan
-from stages.privacy.gradients import clipped_sum, gradient, grid_of
+from stages.privacy.gradients import clipped_sum, gradient
+from stages.privacy.grid import grid_of
 from stages.privacy.methods.example import ExampleClipping
 from stages.privacy.methods.group import GroupClipping
 from stages.privacy.randomness import Key

@@ -24,7 +24,8 @@ from stages.models.parts import merge_adapters, trainable_parameters
 from stages.params import Compute
 from stages.pretrain.blip import describing
 from stages.pretrain.blip import loss as pretraining_loss
-from stages.privacy.gradients import clipped_sum, gradient, grid_of
+from stages.privacy.gradients import clipped_sum, gradient
+from stages.privacy.grid import grid_of
 from stages.privacy.methods.batch import BatchClipping
 from stages.privacy.methods.group import GroupClipping
 from stages.privacy.randomness import Key

@@ -19,7 +19,8 @@ from stages.models.parts import merge_adapters, trainable_parameters
 from stages.params import Compute
 from stages.params.schema import merge
 from stages.pretrain import learning
-from stages.privacy.gradients import clipped_sum, gradient, grid_of
+from stages.privacy.gradients import clipped_sum, gradient
+from stages.privacy.grid import grid_of
 from stages.privacy.methods.example import ExampleClipping
 from stages.privacy.methods.group import GroupClipping
 from stages.privacy.randomness import Key

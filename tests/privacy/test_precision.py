@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stages.privacy import factored, gradients
+from stages.privacy import factored, gradients, grid, onepass
 from stages.privacy.precision import REDUCTIONS, SETTINGS
 from tests.privacy.cancelling import crafted, ordinary, together
 
@@ -44,19 +44,30 @@ class Watch(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("module", [gradients, factored])
+# By the way a sum is computed, the operations that measure and add, and those of the model.
+WAYS = {
+    "vmapped": (gradients, {"linalg_vector_norm", "round_"}, {"mm", "bmm"}),
+    "one pass": (gradients, {"linalg_vector_norm", "round_"}, {"mm"}),  # and bmm, which is the loss's too
+    "factored": (factored, {"bmm", "mm"}, {"mm", "bmm"}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("length", [1.0, 1e9])
-def test_norms_and_sums_are_in_full_precision_and_the_models_products_are_as_asked(fast, module, length):
+def test_norms_and_sums_are_in_full_precision_and_the_models_products_are_as_asked(fast, way, length, monkeypatch):
     objective, trained, rows = crafted("Linear", "projections", "contrastive", length)
     rows, units = together(ordinary(rows, 0), rows, ordinary(rows, 1))
+    module, measures, models = WAYS[way]
+    known = onepass.learned(objective, trained, rows) if way == "one pass" else None
+    monkeypatch.setattr(onepass, "known", lambda *_: known)
     with Watch() as watch:
         module.clipped_sum(objective, trained, rows, units, 0.1, 100)
     assert now() == fast
-    names = {"linalg_vector_norm"} if module is gradients else {"bmm", "mm", "trunc_"}
-    measuring = {name: v for (name, kind), v in watch.seen.items() if name in names and kind == torch.float64}
-    measuring |= {name: v for (name, _), v in watch.seen.items() if name == "trunc_"}
+    kinds = {"bmm": torch.float64, "mm": torch.float64}
+    measuring = {n: v for (n, kind), v in watch.seen.items() if n in measures and kinds.get(n, kind) == kind}
+    measuring |= {"made": watch.seen["bmm", torch.float32] - {fast}} if way == "one pass" else {}
     assert len(measuring) >= 2 and all(v == {FULL} for v in measuring.values()), measuring
-    products = [v for (name, kind), v in watch.seen.items() if name in ("mm", "bmm") and kind == torch.float32]
+    products = [v for (n, kind), v in watch.seen.items() if n in models and kind == torch.float32]
     assert products and all(v == {fast} for v in products)
 
 
@@ -82,5 +93,5 @@ def test_a_setting_that_follows_another_one_still_follows_it():
 def test_one_clipped_unit_is_the_same_under_all_settings(fast):
     objective, trained, rows = crafted("Parameter", "projections", "contrastive", 10.0)
     total, _ = factored.clipped_sum(objective, trained, rows, np.zeros(3, int), 0.1, 100)
-    length = sum(t.square().sum() for t in total).sqrt() * gradients.grid_of(0.1)
+    length = sum(t.square().sum() for t in total).sqrt() * grid.grid_of(0.1)
     assert 0.0999 < length <= 0.1

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from stages.privacy.accounting import Plan, epsilon_rdp
-from stages.privacy.gradients import clipped_sum, grid_of
+from stages.privacy.gradients import clipped_sum
+from stages.privacy.grid import grid_of
 from stages.privacy.methods.batch import BatchClipping
 from stages.privacy.methods.group import GroupClipping
 from stages.privacy.noise import noised
@@ -35,7 +36,7 @@ def descent(groups: int = 1, n: int = 200, sigma: float = 1.0, clip_norm: float 
 class LinearObjective:
     """The linear loss as training's step would be given it."""
 
-    one_by_one, factors = False, None
+    one_by_one, bf16, factors = False, False, None
 
     def features(self, parameters, records, merge):
         return dict(records)

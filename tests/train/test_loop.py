@@ -16,9 +16,10 @@ from stages.models import clip as clips
 from stages.models.batches import BatchReader, decoded
 from stages.models.encoder import Encoder
 from stages.models.parts import trainable_parameters
-from stages.privacy import gradients, places
+from stages.privacy import onepass, places
 from stages.privacy.accounting import Plan
-from stages.privacy.gradients import gradient, grid_of
+from stages.privacy.gradients import gradient
+from stages.privacy.grid import grid_of
 from stages.privacy.methods.batch import BatchClipping
 from stages.privacy.methods.example import ExampleClipping
 from stages.privacy.methods.group import GroupClipping
@@ -278,8 +279,8 @@ def test_one_row_and_one_text_are_drawn_from_a_unit(tmp_path):
 
 @pytest.mark.parametrize("matter", [True, False])
 def test_where_places_matter_a_training_goes_unit_by_unit_and_says_so(data, monkeypatch, caplog, matter):
-    together, several = [], gradients.several
-    monkeypatch.setattr(gradients, "several", lambda *given: together.append(1) or several(*given))
+    together, clipped_sum = [], onepass.clipped_sum
+    monkeypatch.setattr(onepass, "clipped_sum", lambda *given: together.append(1) or clipped_sum(*given))
     monkeypatch.setattr(places, "matter", lambda *_: matter)
     run = Run(data, steps=1, mechanism=ExampleClipping(0.1, 0.0), part="image-tower", loss="prompts")
     assert bool(together) is (not matter)

@@ -59,12 +59,12 @@ class Loss(ABC):
 
 
 class Objective(ABC):
-    """A loss of one model. Both parts are pure functions of the trained parameters, so that a backward pass can be
-    vmapped over clip units (privacy/gradients.py).
+    """A loss of one model. Both parts are pure functions of the trained parameters, and what a record gives by itself
+    depends on no other, so that many clip units share a backward pass (privacy/gradients.py).
     """
 
     bf16 = False  # of the towers' products; parameters, gradients and all that follows stay in float32
-    one_by_one = False  # vmap cannot take the model, because it is checkpointed or compiled; nor can it in bf16
+    one_by_one = False  # units must not share a pass: the model is checkpointed or compiled, or places matter
     factors: "Mapping[str, Factor] | None" = None  # where all that is trained are projections on frozen towers
 
     @abstractmethod

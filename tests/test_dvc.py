@@ -31,9 +31,12 @@ def test_everything_is_up_to_date_afterwards(copy_of_finished):
 
 
 def test_metrics_and_graph_can_be_shown(finished):
-    metrics = json.loads(finished.run("dvc", "metrics", "show", "--json").stdout)
-    files = {name: value for name, value in metrics[""]["data"].items() if name.startswith("results")}
-    assert len(files) == 4 and all(0 <= value["data"]["accuracy"] <= 1 for value in files.values())
+    (file,) = json.loads(finished.run("dvc", "metrics", "show", "--json").stdout)[""]["data"].items()
+    assert file[0] == "report/scores.json"
+    scores = file[1]["data"]["classification mnist5k tiny-clip"]["batch"]
+    assert list(scores) == ["epsilon 0", "epsilon 1", "epsilon 10", "epsilon inf"]
+    accuracy = json.loads((finished.folder / "results" / CELL / "metrics.json").read_text())["accuracy"]
+    assert scores["epsilon 1"] == round(100 * accuracy, 2)
     graph = finished.run("dvc", "dag", "--mermaid").stdout
     assert graph.count('"train@') == 4 and "publish" in graph
 

@@ -69,7 +69,7 @@ def clipped_sum(
     expected: Expected | None = None,
 ) -> tuple[list[torch.Tensor], Diagnostics]:
     """As gradients.clipped_sum: sum over units of g * min(1, C / ||g||), in steps of the grid."""
-    figures, grid = Diagnostics(len(units), [], []), grid_of(clip_norm)
+    figures, grid = Diagnostics(len(units)), grid_of(clip_norm)
     values = {name: p.detach() for name, p in parameters.items()}
     factors = factors_by_name(objective, parameters)
     shapes = {name: p.T.shape if factors[name].transposed else p.shape for name, p in values.items()}
@@ -86,8 +86,7 @@ def clipped_sum(
             for name in factors:
                 X[name][~added], D[name][~added] = 0.0, 0.0  # 0 * NaN is NaN
                 total[name] += X[name].flatten(0, 1).T @ (scale[:, None, None] * D[name]).flatten(0, 1)
-        figures.norms += norms.tolist()
-        figures.losses += losses.tolist()
+        figures.passes.append((losses, norms))
     steps = {name: (total[name] / grid).round_() + apart[name] for name in factors}
     return [steps[n].T if factor.transposed else steps[n] for n, factor in factors.items()], figures
 

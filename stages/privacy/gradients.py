@@ -27,7 +27,7 @@ which float32 may lose; 10^10 of them have a norm below 1e-14.
 import math
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -42,7 +42,7 @@ from stages.privacy.mechanism import Expected, Places
 from stages.privacy.passes import passes
 from stages.privacy.precision import full_precision
 
-BLOCK_BYTES = 2**20  # of gradients, clipped and added together
+BLOCK_BYTES = {"cpu": 2**20, "cuda": 2**28}  # of gradients, clipped and added together: on a CPU a cache's
 WITHOUT_LIMIT = sys.maxsize
 GRADIENT_BYTES = 256 * 2**20  # gradients of units that are held at once, where there is a choice
 
@@ -72,8 +72,17 @@ class Diagnostics:
     """Figures of one step. They are functions of the private data: not for release (README.md section 1)."""
 
     records: int
-    losses: list[float]  # one per unit, like `norms`
-    norms: list[float]  # before clipping
+    passes: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # losses, norms; on their device
+
+    @property
+    def losses(self) -> list[float]:
+        """One per unit, like `norms`."""
+        return [loss for losses, _ in self.passes for loss in losses.tolist()]
+
+    @property
+    def norms(self) -> list[float]:
+        """Before clipping."""
+        return [norm for _, norms in self.passes for norm in norms.tolist()]
 
     @property
     def not_finite(self) -> int:
@@ -95,13 +104,20 @@ def clipped_sum(
     public, says in which shapes (passes.py). All records of a unit are here; where processes share them, it is
     `clipped_sum_of_shared`.
     """
-    figures = Diagnostics(len(units), [], [])
+    figures = Diagnostics(len(units))
     total = None
     known = None if expected == {} else onepass.known(objective, parameters, records)  # {}: one unit, by itself
+    device = next(iter(parameters.values())).device
     for each in passes(units, at_once, units_at_once(objective, parameters, known), expected):
         if known and len(each.members) > 1:
             clipped, norms, loss = onepass.clipped_sum(
-                objective, parameters, take(records, each.members), each.present, each.count, clip_norm, known
+                objective,
+                parameters,
+                take(records, each.members),
+                each.present.to(device),
+                each.count,
+                clip_norm,
+                known,
             )
         else:
             if len(each.members) == 1:
@@ -111,8 +127,7 @@ def clipped_sum(
             with full_precision():
                 norms = _joint_norms(gradients)[: each.count]
                 clipped = _on_grid([g[: each.count] for g in gradients], norms, clip_norm)
-        figures.norms += norms.tolist()
-        figures.losses += loss[: each.count].tolist()
+        figures.passes.append((loss[: each.count], norms))
         total = clipped if total is None else [a.double().add_(b) for a, b in zip(total, clipped, strict=True)]
     if total is None:
         total = [torch.zeros_like(p) for p in parameters.values()]
@@ -246,6 +261,8 @@ def _joint_norms(gradients: list[torch.Tensor], ranks: Ranks = ALONE, split: lis
         return ranks.sum([total])[0].sqrt()
 
     norms = measured(gradients)
+    if norms.device.type != "cpu":
+        return norms  # in float64 from the start (grid.py)
     for unit in (~norms.isfinite()).nonzero().flatten().tolist():
         # Squares beyond float32, or a gradient that is not finite: float64 tells which. The other units keep their
         # norms to the last digit, or one bad record would move them all.
@@ -257,6 +274,7 @@ def _on_grid(gradients: list[torch.Tensor], norms: torch.Tensor, clip_norm: floa
     """Clip, round to the grid, and add the units up. The values are whole numbers of grid steps."""
     finite, factors = norms.isfinite(), clip_factors(norms, clip_norm).unsqueeze(1)
     all_finite = norms.device.type == "cpu" and bool(finite.all())
+    at_once = BLOCK_BYTES.get(norms.device.type, BLOCK_BYTES["cpu"]) // 4
 
     def steps(block: torch.Tensor, factor: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         scaled = torch.mul(block.float(), factor, out=out)
@@ -267,10 +285,10 @@ def _on_grid(gradients: list[torch.Tensor], norms: torch.Tensor, clip_norm: floa
         flat = g.reshape(len(g), -1)
         if len(g) == 1:
             total = torch.empty_like(flat[0], dtype=torch.float32)
-            for block, out in zip(*(torch.split(each, BLOCK_BYTES // 4) for each in (flat[0], total)), strict=True):
+            for block, out in zip(*(torch.split(each, at_once) for each in (flat[0], total)), strict=True):
                 steps(block, factors[0], out).round_()
         else:
-            rows = max(1, BLOCK_BYTES // (4 * flat.shape[1]))
+            rows = max(1, at_once // flat.shape[1])
             pairs = zip(torch.split(flat, rows), torch.split(factors, rows), strict=True)
             zero = flat.new_zeros((), dtype=torch.float64)
             total = sum((whole_sum(steps(*pair)) for pair in pairs), zero)

@@ -19,7 +19,7 @@ this costs: `make bench`.
     (torch.float32, True)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -38,12 +38,32 @@ def noised(
 
     Every tensor is noised, also one that is zero: which parameters move must not tell what was in the batch. A float32
     tensor on the CPU is overwritten with its result. Where processes have parts of the tensors, `places` says where in
-    the whole each part begins: together they add the one noise vector that one process would.
+    the whole each part begins: together they add the one noise vector that one process would. On a GPU nothing of the
+    size of a gradient comes to the host (noise_on_gpu.py).
     """
-    tensors = [steps.detach().cpu().contiguous() for steps in total]
+    places = places or [0] * len(total)
+    if total and total[0].device.type != "cpu":
+        on_gpu = ON_DEVICE[total[0].device.type]()
+        each = enumerate(zip(total, places, strict=True))
+        return [on_gpu(steps, grid, std, key, t, i, place) for i, (steps, place) in each]
+    return _on_cpu(total, grid, std, key, t, places)
+
+
+def _kernel() -> Callable[..., torch.Tensor]:
+    from stages.privacy import noise_on_gpu
+
+    return noise_on_gpu.noised
+
+
+ON_DEVICE = {"cuda": _kernel}
+
+
+def _on_cpu(
+    total: Sequence[torch.Tensor], grid: float, std: float, key: Key, t: int, places: Sequence[int]
+) -> list[torch.Tensor]:
+    tensors = [steps.detach().contiguous() for steps in total]
     signals = [(s.float() if s.dtype == torch.bfloat16 else s).numpy().reshape(-1) for s in tensors]
     results = [s if s.dtype == np.float32 else np.empty(s.size, np.float32) for s in signals]
-    places = places or [0] * len(signals)
     blocks = [
         (i, block)
         for i, (signal, place) in enumerate(zip(signals, places, strict=True))
@@ -68,4 +88,4 @@ def noised(
     else:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             list(pool.map(add, blocks))
-    return [torch.from_numpy(r).view(s.shape).to(s.device) for r, s in zip(results, total, strict=True)]
+    return [torch.from_numpy(r).view(s.shape) for r, s in zip(results, total, strict=True)]

@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 COVERED = 4e-5  # of a norm: rounding errors that the margin has room for
 LONGEST = 1e37  # terms of a float32 product
-AT_ONCE = {"cpu": 2**20, "cuda": 2**27}  # numbers of all units' gradients that are made together: on a CPU a cache's
+AT_ONCE = {"cpu": 2**20, "cuda": 2**26}  # numbers of all units' gradients that are made together: on a CPU a cache's
 KEPT_BYTES = 256 * 2**20  # of gradients that are made once, for norm and sum
 
 Tensors = dict[str, torch.Tensor]

@@ -3,16 +3,16 @@
 import pandas as pd
 
 from stages import commands, params
-from stages.atomic import new_file, new_folder, write_text
+from stages.atomic import new_file, new_folder, write_json, write_text
 from stages.data.manifest import Manifest
 from stages.errors import UserError, run
 from stages.keys import Cell, data_dir
 from stages.report import curves, gallery, paper, plot, scores, sweep_page
 from stages.report.best import best
 from stages.report.joint import Spending
-from stages.report.paths import CSV, GALLERY, PAGE, PAPER, PLOTS, STATEMENTS, TABLE
+from stages.report.paths import CSV, GALLERY, PAGE, PAPER, PLOTS, SCORES, STATEMENTS, TABLE
 from stages.report.statement import statement
-from stages.report.table import Outcome, markdown, read_outcome, summarise
+from stages.report.table import Outcome, by_sweep, markdown, read_outcome, summarise
 
 
 def main() -> None:
@@ -31,6 +31,7 @@ def main() -> None:
     write_text(PAPER, tables if tables == paper.NO_TABLES else f"{tables}\n{paper.of_all(sentences)}")
     with new_file(CSV) as path:
         summary.to_csv(path, index=False)
+    write_json(SCORES, by_sweep(summary))
     with new_folder(PLOTS) as folder:
         for (task, dataset, model), sweep in summary.groupby(["task", "dataset", "model"]):
             plot.draw(sweep, folder / f"{task}-{dataset}-{model}.png")

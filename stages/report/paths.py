@@ -6,6 +6,7 @@ REPORT = Path("report")
 PAGE = REPORT / "index.html"
 TABLE = REPORT / "table.md"
 CSV = REPORT / "table.csv"
+SCORES = REPORT / "scores.json"
 PAPER = REPORT / "paper.md"
 PLOTS = REPORT / "plots"
 GALLERY = REPORT / "gallery"

@@ -87,6 +87,15 @@ def summarise(
     return pd.DataFrame(rows)
 
 
+def by_sweep(summary: pd.DataFrame) -> dict[str, dict[str, dict[str, float]]]:
+    """The scores of the table and nothing else, for `dvc metrics show` and `dvc exp show`: one column per row of it."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for row in summary.itertuples():
+        methods = found.setdefault(f"{row.task} {row.dataset} {row.model}", {})
+        methods.setdefault(row.method, {})[f"epsilon {row.epsilon}"] = round(row.mean, 2)
+    return found
+
+
 def markdown(summary: pd.DataFrame, joint: Mapping[str, str] | None = None) -> str:
     """Table 1 of the paper, per model: rows epsilon (largest first), columns dataset and method.
 

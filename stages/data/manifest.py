@@ -16,6 +16,7 @@ class SplitFacts(BaseModel):
     units: int
     sha256: str  # of the content
     file: str  # sha256 of the Arrow file
+    starts: str  # sha256 of the file that says where units begin
 
 
 class Manifest(BaseModel):

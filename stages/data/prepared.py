@@ -1,6 +1,7 @@
 """The one prepared format: an Arrow file per split, a row per image, beside a manifest of public facts.
 
-Files are memory-mapped: any row is read without loading the others.
+Files are memory-mapped: any row is read without loading the others, and to open a split takes as long for any number of
+rows. Where the rows of each unit begin is in a file beside them.
 
 Data that are not declared public belong to a privacy ledger: the manifest names it, and records.npy has the digests by
 which it knows the records. They are made with its secret key, so that a checksum of the folder (dvc.lock has one) can
@@ -9,6 +10,7 @@ be compared with no guess.
 
 import functools
 import hashlib
+from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -70,15 +72,17 @@ def write(folder: Path, name: str, dataset: Dataset) -> Manifest:
 
 
 def _write_split(path: Path, rows: Iterable[Row], recorder: records.Recorder | None) -> tuple[SplitFacts, set[str]]:
-    digest, units, last, count = hashlib.sha256(), set(), None, 0
+    digest, units, starts, last, count = hashlib.sha256(), set(), array("q"), None, 0
     pending: list[dict] = []
 
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
         for row in rows:
             if row.unit != last and row.unit in units:
                 raise ValueError(f"rows of unit {row.unit!r} are not next to each other")
-            if recorder and row.unit != last:
-                recorder.record(row.unit)
+            if row.unit != last:
+                starts.append(count)
+                if recorder:
+                    recorder.record(row.unit)
             if recorder:
                 recorder.image(row.image)
             last = row.unit
@@ -94,7 +98,13 @@ def _write_split(path: Path, rows: Iterable[Row], recorder: records.Recorder | N
                 pending = []
         if pending:
             writer.write_batch(pa.RecordBatch.from_pylist(pending, SCHEMA))
-    return SplitFacts(rows=count, units=len(units), sha256=digest.hexdigest(), file=_file_hash(path)), units
+    np.save(starts_of(path), np.frombuffer(starts, dtype=np.int64))
+    files = {"file": _file_hash(path), "starts": _file_hash(starts_of(path))}
+    return SplitFacts(rows=count, units=len(units), sha256=digest.hexdigest(), **files), units
+
+
+def starts_of(split: Path) -> Path:
+    return split.with_suffix(".starts.npy")
 
 
 def _file_hash(path: Path) -> str:
@@ -106,6 +116,7 @@ def require_unchanged(folder: Path) -> None:
     """Refuse prepared data that are not those of their manifest: what is charged must be what is trained on."""
     manifest = Manifest.read(folder)
     made = {f"{s}.arrow": getattr(manifest, s).file for s in SPLITS} | {records.FILE: manifest.records}
+    made |= {f"{s}.starts.npy": getattr(manifest, s).starts for s in SPLITS}
     if wrong := [name for name, file in made.items() if _file_hash(folder / name) != file]:
         raise UserError(
             f"{folder} is not what was prepared: {', '.join(wrong)} changed. Nothing was trained. "
@@ -118,21 +129,13 @@ class PreparedSplit:
 
     def __init__(self, folder: Path, split: str):
         path = folder / f"{split}.arrow"
-        if not path.is_file():
+        if not (path.is_file() and starts_of(path).is_file()):
             raise UserError(f"no prepared data at {path}; run: python -m stages.prepare --dataset {folder.name}")
         self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
         self._record_batch = functools.lru_cache(maxsize=BATCHES_OPEN)(self._reader.get_batch)
-        self._starts, self.rows = self._unit_starts()
-
-    def _unit_starts(self) -> tuple[np.ndarray, int]:
-        starts, last, count = [], None, 0
-        for k in range(self._reader.num_record_batches):
-            for unit in self._reader.get_batch(k).column("unit").to_pylist():
-                if unit != last:
-                    starts.append(count)
-                    last = unit
-                count += 1
-        return np.array(starts, dtype=np.int64), count
+        self._starts = np.load(starts_of(path), mmap_mode="r")
+        full = max(0, self._reader.num_record_batches - 1)
+        self.rows = full * ROWS_PER_BATCH + (self._reader.get_batch(full).num_rows if self._starts.size else 0)
 
     @property
     def units(self) -> int:

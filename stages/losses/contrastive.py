@@ -57,7 +57,7 @@ class PairsOfABatch(Objective):
             text = {"tokens": self._tokenize(batch.texts).to(self._device)}
         else:
             text = {"text": torch.stack([self._fixed_text(t) for t in batch.texts])}
-        return {"images": batch.images.to(self._device), **text}
+        return {"images": batch.images.to(self._device, non_blocking=True), **text}
 
     def features(self, parameters: Parameters, records: Parameters, merge: bool) -> Tensors:
         """(b, d) each. Equal texts have equal features: merged, each distinct one is encoded once."""

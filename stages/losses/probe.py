@@ -66,7 +66,7 @@ class OnVectors(Objective):
         """Within a step the centre is the one that was released before it: what the probe sees is an input then."""
         import torch
 
-        images = batch.images.to(self._device)
+        images = batch.images.to(self._device, non_blocking=True)
         logits, centred = self._fixed(images)
         return {
             "logits": logits,

@@ -61,7 +61,10 @@ class AgainstClasses(AgainstFixed):
     def records(self, batch: "Batch") -> Tensors:
         import torch
 
-        return {"images": batch.images.to(self._device), "labels": torch.tensor(batch.labels, device=self._device)}
+        return {
+            "images": batch.images.to(self._device, non_blocking=True),
+            "labels": torch.tensor(batch.labels, device=self._device),
+        }
 
     def features(self, parameters: Parameters, records: Parameters, merge: bool) -> Tensors:
         from stages.models.encoder import encode

@@ -57,14 +57,14 @@ class TextsOfRecords(Objective):
     def records(self, batch: "Batch") -> Tensors:
         """Tokens are as many for every record: the gradient of one must not depend on how long the others are."""
         if not self._asks:
-            return {"images": batch.images.to(self._device), "texts": self._tokens(batch.texts)}
+            return {"images": batch.images.to(self._device, non_blocking=True), "texts": self._tokens(batch.texts)}
         asked = [pairs[0] if pairs else ("", "") for pairs in batch.asked or []]
         answers = self._tokens([answer for _, answer in asked])
         for i, pairs in enumerate(batch.asked or []):
             if not pairs:  # nothing was answered about this image: no word to write, no loss
                 answers[i] = self._encoder.pad
         questions = self._encoder.tokenize([question for question, _ in asked]).to(self._device)
-        return {"images": batch.images.to(self._device), "texts": answers, "questions": questions}
+        return {"images": batch.images.to(self._device, non_blocking=True), "texts": answers, "questions": questions}
 
     def _tokens(self, texts: list[str]) -> "torch.Tensor":
         return self._encoder.tokenize(texts)[:, : self._most].to(self._device)

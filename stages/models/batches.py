@@ -27,6 +27,19 @@ class Batch:
         return len(self.texts)
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """A batch whose images are still to be read: one row of each drawn unit, and what is said of it."""
+
+    rows: list[int]
+    texts: list[str]
+    labels: Sequence[int | None]
+    asked: list[list[tuple[str, str]]] | None
+
+    def batch(self, images: torch.Tensor) -> Batch:
+        return Batch(images, self.texts, self.labels, self.asked)
+
+
 # For places of records and their views, so many numbers of [0, 1) each; one more place changes none of the others'.
 Draws = Callable[[np.ndarray, int], np.ndarray]
 Images = Callable[[Sequence[int]], torch.Tensor]  # from rows of a split to what the model takes as their images
@@ -56,7 +69,7 @@ class BatchReader:
         views: int = 1,
         variation: Variation | None = None,
     ):
-        self._data, self._images, self._asks = data, images, asks
+        self._data, self.images, self._asks = data, images, asks
         self.views, self.variation = views, variation
 
     @property
@@ -65,6 +78,10 @@ class BatchReader:
         return self._data.units
 
     def batch(self, units: np.ndarray, draws: Draws, view: np.ndarray | int = 0) -> Batch:
+        chosen = self.choose(units, draws, view)
+        return chosen.batch(self.images(chosen.rows) if chosen.rows else torch.empty(0))
+
+    def choose(self, units: np.ndarray, draws: Draws, view: np.ndarray | int = 0) -> Chosen:
         """A unit with several images or texts gives one of each, at random (stages/privacy/README.md section 2).
 
         `view` says which of a unit's `views` each is: another one, another draw.
@@ -83,7 +100,7 @@ class BatchReader:
                 asked.append([(q.text, str(self._asks.choice(q.answers))) for q in self._answered(row)])
             elif self._asks:
                 asked.append(self._one_question(row, *asking))
-        return Batch(self._images(chosen) if chosen else torch.empty(0), texts, labels, asked or None)
+        return Chosen(chosen, texts, labels, asked or None)
 
     def _answered(self, row: int) -> list[Question]:
         return [question for question in self._data.questions(row) if question.answers]

@@ -184,6 +184,9 @@ class Compute(Section):
     processes: PositiveInt = 1  # one training on so many: of this machine, each with a GPU of its own if there are any
     sharded: Annotated[bool, Field(strict=True)] = False  # FSDP2: a process has a part of each trained tensor
     checkpoint_minutes: PositiveFloat = 5.0  # how much time a crash may cost
+    input_workers: Annotated[int, Field(ge=0, strict=True)] | Literal["auto"] = (
+        "auto"  # processes that read images ahead
+    )
 
 
 class Theory(Section):

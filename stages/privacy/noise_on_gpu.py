@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 
 from stages.privacy.randomness import Key
 
@@ -114,7 +115,7 @@ def add_noise(signal, result, size, place, words, scales, blocks: tl.constexpr):
     _add(signal, result, at + 7, size, n7, scale, grid)
 
 
-def words_of(key: Key, t: int, tensor: int) -> np.ndarray:
+def words_of(key: Key, t: int, tensor: int) -> NDArray[np.uint32]:
     """The key of the step and the nonce of the tensor, as ChaCha20 takes them: little endian."""
     derived = hashlib.blake2b(f"noise on a GPU/{t}".encode(), key=key.secret, digest_size=32).digest()
     return np.frombuffer(derived + tensor.to_bytes(12, "little"), dtype="<u4").copy()

@@ -95,8 +95,9 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
                 keeper(done, figures)
 
             watch = None if figures is None else lambda step: keep(step, figures)
-            how = Execution(p.compute.records_at_once, ranks, begin.step, after, watch)
-            meter = Meter(device_of(p.compute.device).type, ranks.world, begin.step)
+            device = device_of(p.compute.device).type
+            how = Execution(p.compute.records_at_once, ranks, begin.step, input_workers(p, device), after, watch)
+            meter = Meter(device, ranks.world, begin.step)
             train(learner, reader, plan, begin.key, how, private=cell.is_private)
             costs = meter.read(plan.steps)
         trained = {name: whole(q.detach()) for name, q in learner.parameters.items()}
@@ -122,6 +123,11 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
         )
         write_outputs(cell, model, training, costs, begin.run.curve)
         begin.run.finish()
+
+
+def input_workers(p: params.Params, device: str) -> int:
+    wanted = p.compute.input_workers
+    return (4 if device == "cuda" else 0) if wanted == "auto" else wanted
 
 
 def learner_of(cell: Cell, p: params.Params, encoder: Encoder, about: About, ranks: Ranks, course: Course) -> Learner:

@@ -16,7 +16,8 @@ import torch
 from stages import progress
 from stages.distributed.ranks import ALONE, Part, Ranks
 from stages.distributed.shards import local, part_of, place
-from stages.models.batches import BatchReader
+from stages.models.ahead import ahead
+from stages.models.batches import BatchReader, Chosen
 from stages.models.views import NUMBERS
 from stages.privacy import factored, places
 from stages.privacy.accounting import Plan
@@ -60,6 +61,7 @@ class Execution:
     at_once: int  # records through the model together
     ranks: Ranks = ALONE
     done: int = 0  # so many steps were made before
+    workers: int = 0  # processes that read images ahead of the step
     after: Callable[[int], None] | None = None  # called after each step, with how many are done
     watch: Callable[[Diagnostics], None] | None = None  # given what is private in each step
 
@@ -78,13 +80,13 @@ def train(learner: Learner, reader: BatchReader, plan: Plan, key: Key, how: Exec
             "which takes longer (stages/privacy/places.py)"
         )
         objective.one_by_one = True
+    drawn = (_drawn(plan, mechanism, reader, ranks, key, t) for t in range(how.done, steps))
+    on_gpu = next(iter(parameters.values())).device.type == "cuda"
+    read = ahead(((step, step.chosen.rows) for step in drawn), reader.images, how.workers, pinned=on_gpu)
     hidden = not ranks.is_first  # one progress bar
-    for t in progress.bar(range(how.done, steps), "train", "steps", done=how.done, total=steps, hidden=hidden):
-        drawn = plan.sampling.sample(key, t, reader.units)  # line 3
-        units = mechanism.assign(drawn, key, t) if mechanism else np.zeros(len(drawn), int)
-        work = Work(np.repeat(units, reader.views), ranks, one_unit=mechanism is None or mechanism.one_unit)
-        mine, view = np.divmod(work.places, reader.views)
-        records = _records(objective, reader, drawn[mine], view, key, t)
+    for step, images in progress.bar(read, "train", "steps", done=how.done, total=steps, hidden=hidden):
+        t, work = step.t, step.work
+        records = _records(objective, reader, step, images, key)
         if mechanism is None:
             gradients = plain_gradient(objective, parameters, records, work, how.at_once)
         else:
@@ -178,17 +180,36 @@ def places_matter(learner: Learner, reader: BatchReader, plan: Plan, key: Key, a
     return places.matter(objective, parameters, records, at_once, expected)
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What step t has drawn, as far as this process computes it."""
+
+    t: int
+    work: Work
+    units: np.ndarray  # those of the data, and of each the view
+    view: np.ndarray
+    chosen: Chosen
+
+
+def _drawn(plan: Plan, mechanism: Mechanism | None, reader: BatchReader, ranks: Ranks, key: Key, t: int) -> Drawn:
+    drawn = plan.sampling.sample(key, t, reader.units)  # line 3
+    units = mechanism.assign(drawn, key, t) if mechanism else np.zeros(len(drawn), int)
+    work = Work(np.repeat(units, reader.views), ranks, one_unit=mechanism is None or mechanism.one_unit)
+    mine, view = np.divmod(work.places, reader.views)
+    chosen = reader.choose(drawn[mine], partial(key.by_record, "text", t), view)
+    return Drawn(t, work, drawn[mine], view, chosen)
+
+
 def _records(
-    objective: Objective, reader: BatchReader, drawn: np.ndarray, view: np.ndarray, key: Key, t: int
+    objective: Objective, reader: BatchReader, step: Drawn, images: torch.Tensor, key: Key
 ) -> dict[str, torch.Tensor]:
-    """What the objective takes of one view of each of these records."""
-    if not len(drawn):
+    """What the objective takes of these views of records."""
+    if not len(step.units):
         return {}
-    batch = reader.batch(drawn, partial(key.by_record, "text", t), view)
     if reader.variation:
-        draws = key.by_record("view", t, drawn * reader.views + view, NUMBERS)
-        batch = replace(batch, images=reader.variation.of(batch.images, draws))
-    return dict(objective.records(batch))
+        draws = key.by_record("view", step.t, step.units * reader.views + step.view, NUMBERS)
+        images = reader.variation.of(images, draws)
+    return dict(objective.records(step.chosen.batch(images)))
 
 
 def plain_gradient(

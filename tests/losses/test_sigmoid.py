@@ -13,7 +13,7 @@ from stages import params
 from stages.errors import UserError
 from stages.losses import About, named, objective_of
 from stages.models import saved
-from stages.models.batches import Batch
+from stages.models.batches import Batch, Chosen
 from stages.models.encoder import Encoder
 from stages.models.heads import Heads, trunks
 from stages.models.parts import trainable_parameters
@@ -168,8 +168,15 @@ def test_scale_and_bias_are_trained_and_stay_within_public_bounds():
         units = 12
         views, variation = 1, None
 
-        def batch(self, units, stream, view):
+        def batch(self, units, stream, view=0):
             return batch(len(units))
+
+        def choose(self, units, stream, view):
+            chosen = batch(len(units))
+            return Chosen(list(range(len(units))), chosen.texts, chosen.labels, None)
+
+        def images(self, rows):
+            return batch(len(rows)).images
 
     learner = Learner(model, parameters, torch.optim.SGD(parameters.values(), lr=1e6), objective)
     plan = Plan(PoissonSampling(12, 6), BatchClipping(C, 1.0), steps=1)

@@ -13,7 +13,7 @@ from stages.errors import UserError
 from stages.losses import About, named, objective_of
 from stages.models import clip as clips
 from stages.models import families, saved
-from stages.models.batches import Batch
+from stages.models.batches import Batch, Chosen
 from stages.models.encoder import Encoder
 from stages.models.parts import trainable_parameters
 from stages.privacy.accounting import Plan
@@ -44,8 +44,15 @@ class Reader:
     units = 6
     views, variation = 1, None
 
-    def batch(self, units, stream, view):
+    def batch(self, units, stream, view=0):
         return batch(len(units))
+
+    def choose(self, units, stream, view):
+        chosen = batch(len(units))
+        return Chosen(list(range(len(units))), chosen.texts, chosen.labels, None)
+
+    def images(self, rows):
+        return batch(len(rows)).images
 
 
 def test_private_training_moves_weights_and_no_running_average(small):

@@ -44,7 +44,9 @@ class Training:
 
     def records(self, drawn: np.ndarray) -> dict[str, torch.Tensor]:
         places, view = np.divmod(np.arange(VIEWS * len(drawn)), VIEWS)
-        return loop._records(self.objective, self.reader, drawn[places], view, KEY, 0)
+        chosen = self.reader.choose(drawn[places], partial(KEY.by_record, "text", 0), view)
+        step = loop.Drawn(0, loop.Work(places), drawn[places], view, chosen)
+        return loop._records(self.objective, self.reader, step, self.reader.images(chosen.rows), KEY)
 
     def summed(self, drawn: np.ndarray, mechanism: Mechanism) -> torch.Tensor:
         units = mechanism.assign(drawn, KEY, 0)

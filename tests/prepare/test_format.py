@@ -1,10 +1,14 @@
 import os
+import time
 
+import numpy as np
+import psutil
+import pyarrow as pa
 import pytest
 from PIL import Image
 
 from stages.data.manifest import Manifest
-from stages.data.prepared import ROWS_PER_BATCH, PreparedSplit, write
+from stages.data.prepared import ROWS_PER_BATCH, SCHEMA, PreparedSplit, starts_of, write
 from stages.data.rows import Dataset, Row, png
 from stages.errors import UserError
 
@@ -75,3 +79,23 @@ def test_an_empty_split_is_refused(tmp_path):
 def test_missing_data_says_what_to_run(tmp_path):
     with pytest.raises(UserError, match=r"python -m stages\.prepare --dataset nothing"):
         PreparedSplit(tmp_path / "nothing", "train")
+
+
+@pytest.mark.slow
+def test_ten_million_rows_are_opened_in_no_time_and_no_memory(tmp_path):
+    """As `write` makes them, by a way that does not take hours: rows are empty, and units have two each."""
+    n, path = 10_000_000, tmp_path / "train.arrow"
+    units = pa.array([f"unit-{i // 2}" for i in range(ROWS_PER_BATCH)])
+    empty = {"image": pa.array([b""] * ROWS_PER_BATCH), "unit": units}
+    batch = pa.RecordBatch.from_arrays(
+        [empty.get(field.name, pa.nulls(ROWS_PER_BATCH, field.type)) for field in SCHEMA], schema=SCHEMA
+    )
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+        for first in range(0, n, ROWS_PER_BATCH):
+            writer.write_batch(batch.slice(0, min(ROWS_PER_BATCH, n - first)))
+    np.save(starts_of(path), np.arange(0, n, 2))
+    before, started = psutil.Process().memory_info().rss, time.perf_counter()
+    split = PreparedSplit(tmp_path, "train")
+    assert (split.rows, split.units) == (n, n // 2) and split.rows_of_unit(n // 2 - 1) == range(n - 2, n)
+    assert time.perf_counter() - started < 1
+    assert psutil.Process().memory_info().rss - before < 40e6

@@ -76,6 +76,7 @@ class Run:
         watch=None,
         clip=None,
         objective=None,
+        workers=0,
     ):
         clip = clip or tiny()
         self.model = clip.model
@@ -88,7 +89,7 @@ class Run:
             (objective or named(loss).objective)(clip, self.parameters, About(LABELS)),
         )
         plan = Plan(sampling(data.units, batch_size), mechanism or BatchClipping(1.0, 1.0), steps)
-        how, private = Execution(at_once, watch=watch), mechanism is not None
+        how, private = Execution(at_once, workers=workers, watch=watch), mechanism is not None
         train(learner, BatchReader(data, decoded(data, clip)), plan, key or Key.from_seed(0), how, private=private)
 
     def moved(self) -> torch.Tensor:
@@ -286,3 +287,16 @@ def test_where_places_matter_a_training_goes_unit_by_unit_and_says_so(data, monk
     assert bool(together) is (not matter)
     assert ("units go through the model one by one" in caplog.text) is matter
     assert not torch.equal(run.model.visual.proj, run.before["visual.proj"])
+
+
+@pytest.mark.slow
+def test_images_that_are_read_ahead_by_other_processes_change_no_bit(data):
+    """Some batches are empty."""
+    trained = []
+    for workers in (0, 1, 3):
+        how = {"steps": 12, "batch_size": 1, "part": "image-tower", "loss": "prompts", "key": Key.from_seed(5)}
+        run = Run(data, mechanism=ExampleClipping(0.1, 1.0), workers=workers, **how)
+        trained.append({name: p.detach().clone() for name, p in run.parameters.items()})
+    assert 0 in [len(PoissonSampling(N - 1, 1).sample(Key.from_seed(5), t, N - 1)) for t in range(12)]
+    for name, weights in trained[0].items():
+        assert all(torch.equal(weights, other[name]) for other in trained[1:]), name

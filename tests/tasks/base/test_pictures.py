@@ -71,7 +71,7 @@ def test_a_server_opens_no_file_and_does_not_say_whether_it_is_there(on_a_server
     for name in ("own.png", "not.png", str(tmp_path / "own.png"), "base64", "/etc/passwd"):
         with pytest.raises(Refused) as error:
             picture(name)
-        said.add(str(error.value).replace(repr(name), "NAME"))
+        said.add(str(error.value).replace(reach.shown(name), "NAME"))
     (message,) = said
     assert "send the image itself in base64" in message and "--images FOLDER" in message
 

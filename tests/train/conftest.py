@@ -25,12 +25,6 @@ def charges(project: Project) -> list[dict]:
     return [entry for entry in entries if entry["charge"]["cell"] == CELL]
 
 
-class ColdProject(Project):
-    """Its processes are killed, and are what they say they are."""
-
-    cold = True
-
-
 class LongTraining:
     """A project with a private training that has just begun, and what it comes to if nothing happens to it."""
 
@@ -39,12 +33,17 @@ class LongTraining:
         self.begun = project.folder / "checkpoints" / CELL
         self.reference: dict[str, torch.Tensor] = {}
 
-    def begun_again(self) -> tuple[Project, dict[str, torch.Tensor]]:
-        """A copy in which the run is at its first step, and the weights it must end with."""
+    def begun_again(self, cold: bool = False) -> tuple[Project, dict[str, torch.Tensor]]:
+        """A copy in which the run is at its first step, and the weights it must end with.
+
+        Warm, a process that is killed has its child killed by the server it was forked from; cold, it is itself.
+        """
         self._copies += 1
         folder = self._folder / f"copy-{self._copies}"
         shutil.copytree(self._project.folder, folder, symlinks=True)
-        return ColdProject(folder), self.reference
+        copy = Project(folder)
+        copy.cold = cold
+        return copy, self.reference
 
     @staticmethod
     def wait_for_step(project: Project, step: int, process: subprocess.Popen) -> None:
@@ -66,7 +65,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 @pytest.fixture(scope="session")
 def long_training(finished, tmp_path_factory) -> LongTraining:
     folder = tmp_path_factory.mktemp("long")
-    project = ColdProject(folder / "project")
+    project = Project(folder / "project")
     shutil.copytree(finished.folder, project.folder, symlinks=True)
     params = project.params()
     params["privacy"]["unsafe_noise_seed"] = None  # a key of the operating system's

@@ -28,7 +28,7 @@ def test_twenty_kills_at_random_moments_change_no_bit_and_cost_nothing(long_trai
 
 
 def test_sigterm_stops_after_a_step_and_the_same_command_goes_on(long_training):
-    project, reference = long_training.begun_again()
+    project, reference = long_training.begun_again(cold=True)
     process = subprocess.Popen(TRAIN, cwd=project.folder, env=project.environment(), stderr=subprocess.PIPE, text=True)
     long_training.wait_for_step(project, 10, process)
     folder = project.folder / "checkpoints" / CELL
@@ -44,6 +44,7 @@ def test_sigterm_stops_after_a_step_and_the_same_command_goes_on(long_training):
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
+    project.cold = False
     done = project.run(*TRAIN)
     assert done.returncode == 0, done.stderr
     assert f"the checkpoint of step {step} is damaged" in done.stderr

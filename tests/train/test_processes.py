@@ -82,7 +82,7 @@ def test_of_processes_that_end_in_one_moment_the_killed_one_is_named(exits, firs
 
 @pytest.mark.xdist_group("crashes")
 def test_a_killed_process_ends_the_training_with_one_message_and_it_goes_on(long_training):
-    project, reference = long_training.begun_again()
+    project, reference = long_training.begun_again(cold=True)
     params = project.params()
     params["compute"] |= {"processes": 2}
     project.write_params(params)

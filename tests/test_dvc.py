@@ -139,6 +139,7 @@ def charges(project: Project) -> list[dict]:
 def test_experiments_in_temporary_copies_are_charged_to_the_ledger_of_the_data(copy_of_finished, monkeypatch):
     """DVC trains in copies of the project below .dvc/tmp: for another epsilon, and in a queue for each of two rates."""
     project, before = copy_of_finished, len(charges(copy_of_finished))
+    project.run("git", "commit", "-qm", "values", "params.yaml")
     values = (project.folder / "params.yaml").read_text()
 
     def dvc(*arguments: str) -> str:
@@ -156,6 +157,9 @@ def test_experiments_in_temporary_copies_are_charged_to_the_ledger_of_the_data(c
     assert [charge["cell"] for charge in charges(project)[before + 1 :]] == [CELL, CELL]
     assert not list(project.folder.glob(".dvc/tmp/**/charges.jsonl"))
     assert (project.folder / "params.yaml").read_text() == values
+    shown = dvc("exp", "show", "--only-changed", "--drop", ".*/|runs|results", "--csv").splitlines()
+    columns = "Experiment rev typ Created State Executor sweep.epsilon train.methods.batch.lr".split()
+    assert [name for name in shown[0].split(",") if not name.startswith("classification")] == columns
     experiments = json.loads(dvc("exp", "show", "--json"))[1]["experiments"]
     used = [e["revs"][0]["data"]["params"]["params.yaml"]["data"] for e in experiments]
     assert {(p["train"]["methods"]["batch"]["lr"], *p["sweep"]["epsilon"]) for p in used} == {

@@ -145,8 +145,10 @@ class Matrix(Gradient):
         if self.is_measured_as_made:
             yield from super().scaled(factors)
             return
-        count = len(factors)  # the bound is one on whatever is made of the rows: one number a row is scaled, not all
-        left, right = self._of.left[:count] * factors[:, None, None], self._of.right[:count]
+        # The bound is one on whatever is made of the rows, so these may be scaled, which are fewer numbers. A unit of
+        # which one is beyond float32 then counts as zero.
+        left, right = self._of.left[: len(factors)] * factors[:, None, None], self._of.right[: len(factors)]
+        left = left.where(left.isfinite().flatten(1).all(1)[:, None, None], 0.0)
         for first, last in self.spans():
             yield first, last, torch.bmm(left[:, :, first:last].mT, right)
 

@@ -96,6 +96,8 @@ def _uses(name: str, edge: GradientEdge, turns: bool | None, shape: torch.Size, 
         kind = _kind(node, place, shape)
         if kind in MATRICES and (turns is None or (kind == "convolution" and not _is_plain(node))):
             raise Unknown(f"{name} goes into {node.name()} in another form")
+        if any(getattr(node, f"_saved_{scale}", 1) != 1 for scale in ("alpha", "beta")):
+            raise Unknown(f"{name} goes into a scaled {node.name()}")
         if kind is not None:
             yield Use(name, node, kind, edge, turns, shape, _output(node, consumers))
         elif node.name() in FORMS:

@@ -244,3 +244,28 @@ def test_a_gradient_made_in_blocks_is_clipped_like_one_made_at_once(monkeypatch)
     for total in sums:
         assert (total - expected).abs().max() <= 1e-6 * expected.abs().max() + 4
         assert torch.equal(total, total.round())
+
+
+def test_rows_that_a_factor_takes_beyond_float32_reach_no_other_unit():
+    """Huge inputs with tiny derivatives: their product is an ordinary gradient."""
+    generator = torch.Generator().manual_seed(0)
+    X, D = torch.randn(3, 4, 300, generator=generator), torch.randn(3, 4, 300, generator=generator)
+    X[1], D[1] = 1e33 * X[1], 1e-36 * D[1]
+    matrix = Matrix(torch.Size([300, 300]), Product(X, D))
+    norms = onepass.norms_of({"W": matrix}, 3, X.device)
+    assert not matrix.is_measured_as_made and norms.isfinite().all() and norms[1] < C * 1e3
+    both = [Matrix(matrix.shape, Product(X[k], D[k])) for k in ([0, 1, 2], [0, 2])]
+    sums = [each.clipped(clip_factors(norms[k], C), True) for each, k in zip(both, ([0, 1, 2], [0, 2]), strict=True)]
+    assert sums[0].isfinite().all() and (sums[0] - sums[1]).norm() * grid_of(C) <= C
+
+
+def test_a_scaled_sum_has_no_rule():
+    class Scaled:
+        def features(self, parameters, records, merge):
+            return {"x": torch.add(records["x"], parameters["p"], alpha=2.0)}
+
+        def loss(self, parameters, features, present):
+            return features["x"].sum()
+
+    with pytest.raises(Unknown, match="scaled"):
+        onepass.learned(Scaled(), {"p": torch.zeros(4, requires_grad=True)}, {"x": torch.ones(6, 4)})

@@ -158,7 +158,7 @@ def test_experiments_in_temporary_copies_are_charged_to_the_ledger_of_the_data(c
     assert not list(project.folder.glob(".dvc/tmp/**/charges.jsonl"))
     assert (project.folder / "params.yaml").read_text() == values
     shown = dvc("exp", "show", "--only-changed", "--drop", ".*/|runs|results", "--csv").splitlines()
-    columns = "Experiment rev typ Created State Executor sweep.epsilon train.methods.batch.lr".split()
+    columns = ["Experiment", "rev", "typ", "Created", "State", "Executor", "sweep.epsilon", "train.methods.batch.lr"]
     assert [name for name in shown[0].split(",") if not name.startswith("classification")] == columns
     experiments = json.loads(dvc("exp", "show", "--json"))[1]["experiments"]
     used = [e["revs"][0]["data"]["params"]["params.yaml"]["data"] for e in experiments]

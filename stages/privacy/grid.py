@@ -38,7 +38,7 @@ def whole_sum(scaled: torch.Tensor) -> torch.Tensor:
 
     Each number, of at most 2^31, is split in two: a multiple of 2^12, and what is left, below 2^12, which is rounded.
     Float32 adds 32 of the first and 2^12 of the second without any error. That is three times as fast here as to
-    truncate, and to add in float64. `scaled` is used up.
+    truncate, and to add in float64. `scaled` is used up. Beyond 2^32, which no clipped number is, the sum is rounded.
     """
     if scaled.dtype == torch.float64:
         exact: torch.Tensor = scaled.round_().sum(0)

@@ -123,6 +123,8 @@ def words_of(key: Key, t: int, tensor: int) -> NDArray[np.uint32]:
 
 def noised(signal: torch.Tensor, grid: float, std: float, key: Key, t: int, tensor: int, place: int) -> torch.Tensor:
     """As noise.noised, of one tensor."""
+    if place + signal.numel() > PER_BLOCK * 2**32:
+        raise ValueError(f"a tensor of {place + signal.numel()} numbers is beyond the counter of ChaCha20: 32 bits")
     flat = signal.detach().contiguous().view(-1)
     result = torch.empty_like(flat, dtype=torch.float32)
     words = torch.from_numpy(words_of(key, t, tensor).view(np.int32)).to(flat.device).view(torch.uint32)

@@ -20,7 +20,7 @@ their number:
                             sum of their sizes, u = 2^-24, in whatever order they are added; so the matrix by g_k S
 
 By the triangle inequality the joint norm is at most the root of the sum of all squares (so corrected, or measured) plus
-the root of the sum of all (g_k S)^2. What of the latter is below 4 10^-5 of the norm needs no adding: the margin of
+the root of the sum of all (g_k S)^2. What of the latter is below 3.9 10^-5 of the norm needs no adding: the margin of
 grid.py, 10^-4, has room for it beside the 3 10^-5 of what is measured, the 2 10^-7 of a factor, and what rounding p
 numbers to the grid adds, 2^-31 sqrt(p) C at most: 3 10^-5 C for four thousand million. A unit whose S is beyond 10^37
 may overflow on the way to a finite product: it counts as not finite, that is as zero. Products below 10^-38 may be
@@ -41,18 +41,33 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import GradientEdge
 from torch.func import grad_and_value, vmap
 
 from stages.privacy.grid import clip_factors, square, whole_sum
 from stages.privacy.precision import full_precision
-from stages.privacy.uses import LOOKS, Layout, Product, Shapes, Table, Unknown, Use, layout_of, read, saved_by, uses_in
+from stages.privacy.uses import (
+    LOOKS,
+    Layout,
+    Product,
+    Shapes,
+    Table,
+    Unknown,
+    Use,
+    fits,
+    layout_of,
+    read,
+    saved_by,
+    uses_in,
+)
 
 logger = logging.getLogger(__name__)
 
 UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
-COVERED = 4e-5  # of a norm: rounding errors that the margin has room for
+COVERED = 3.9e-5  # of a norm: rounding errors that the margin has room for
 LONGEST = 1e37  # terms of a float32 product
+GOLDEN = (5**0.5 - 1) / 2  # its multiples fill [0, 1) evenly: a picture that needs no draw
 AT_ONCE = {"cpu": 2**20, "cuda": 2**26}  # numbers of all units' gradients that are made together: on a CPU a cache's
 KEPT_BYTES = 256 * 2**20  # of gradients that are made once, for norm and sum
 
@@ -145,12 +160,13 @@ class Matrix(Gradient):
         if self.is_measured_as_made:
             yield from super().scaled(factors)
             return
-        # The bound is one on whatever is made of the rows, so these may be scaled, which are fewer numbers. A unit of
-        # which one is beyond float32 then counts as zero.
-        left, right = self._of.left[: len(factors)] * factors[:, None, None], self._of.right[: len(factors)]
+        # The bound is one on whatever is made of the rows, so these may be scaled, which are fewer numbers. Where one
+        # of a unit's is then beyond float32, the unit has zero here.
+        left = self._of.left * torch.nn.functional.pad(factors, (0, len(self._of.left) - len(factors)))[:, None, None]
         left = left.where(left.isfinite().flatten(1).all(1)[:, None, None], 0.0)
         for first, last in self.spans():
-            yield first, last, torch.bmm(left[:, :, first:last].mT, right)
+            # Of all units, copies too: how many are real must not show in the shape of a product.
+            yield first, last, torch.bmm(left[:, :, first:last].mT, self._of.right)[: len(factors)]
 
 
 class Lookup(Gradient):
@@ -185,6 +201,11 @@ class Together(Gradient):
 
     def block(self, first: int, last: int) -> torch.Tensor:
         return torch.stack([part.block(first, last) for part in self._parts]).sum(0)
+
+    def squares(self) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """A GPU may add the rows of a table in another order every time: what is measured is then not what is added."""
+        tables = [2 * part.squares()[1] ** 0.5 for part in self._parts if isinstance(part, Lookup)]
+        return super().squares()[0], sum(tables, 0.0) ** 2
 
 
 def together(parts: list[Gradient]) -> Gradient:
@@ -233,7 +254,8 @@ def known(objective: Any, parameters: Values, records: Values) -> OnePass | None
 
 
 def learned(objective: Any, parameters: Values, records: Values) -> OnePass:
-    """Unknown: this model is beyond what uses.py has rules for."""
+    """Unknown: this model is beyond what uses.py has rules for, or does not keep records apart."""
+    require_no_look(objective, parameters, records)
     there = len(next(iter(records.values())))
 
     def forward(count: int) -> list[torch.Tensor]:
@@ -247,7 +269,42 @@ def learned(objective: Any, parameters: Values, records: Values) -> OnePass:
     present = torch.ones(LOOKS[-1], dtype=torch.bool, device=next(iter(features.values())).device)
     loss = objective.loss(parameters, features, present)
     direct = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True) if loss.requires_grad else ()
-    return OnePass(layout, tuple(n for n, g in zip(parameters, direct, strict=False) if g is not None))
+    known = OnePass(layout, tuple(n for n, g in zip(parameters, direct, strict=False) if g is not None))
+    require_apart(objective, parameters, records, known)
+    return known
+
+
+def require_no_look(objective: Any, parameters: Values, records: Values) -> None:
+    """Unknown: what the model does depends on what is in the records, so one of them could change it for all."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as without_content, torch.no_grad():
+        try:
+            objective.features(parameters, {k: without_content.from_tensor(v) for k, v in records.items()}, merge=False)
+        except Exception as error:  # whatever the model makes of it
+            raise Unknown(f"the model looks at its records: {type(error).__name__}") from None
+
+
+def require_apart(objective: Any, parameters: Values, records: Values, known: OnePass) -> None:
+    """Unknown: what one unit adds changes by a bit with the records of another.
+
+    Seen on pictures of nothing. A model that sorts its records by what is in them could pass; `require_no_look` is for
+    those that choose by it.
+    """
+
+    def made(other: int) -> list[torch.Tensor]:
+        """Two units of two records, of which the second has `other` pictures."""
+        some = {}
+        for name, rows in records.items():
+            picked = rows[torch.tensor([0, 0, other % len(rows), 0], device=rows.device)]
+            if rows.is_floating_point():
+                number = torch.arange(picked[0].numel(), dtype=torch.float64, device=rows.device)
+                waves = [(number * GOLDEN * (1 + i)).frac() - 0.5 for i in (0, 1, 1 + other, 3 + other)]
+                picked = torch.stack(waves).to(rows.dtype).view(picked.shape)
+            some[name] = picked.reshape(2, 2, *picked.shape[1:])
+        present = torch.ones(2, 2, dtype=torch.bool, device=next(iter(some.values())).device)
+        return [each[0].nan_to_num() for each in by_unit(objective, parameters, some, present, known)]
+
+    if not all(torch.equal(one, other) for one, other in zip(made(1), made(2), strict=True)):
+        raise Unknown("the model does not keep records apart")
 
 
 def gradients(
@@ -258,7 +315,7 @@ def gradients(
     features = objective.features(parameters, {k: v.flatten(0, 1) for k, v in records.items()}, merge=False)
     derived = [k for k, v in features.items() if v.requires_grad]
     uses = uses_in([features[k] for k in derived], parameters)
-    if tuple((use.name, use.kind) for use in uses) != known.layout.uses:
+    if not fits(uses, known.layout, present.numel()):
         raise RuntimeError("a model does other operations in this pass than in those before")
     kept = [tuple(tensor.detach() for tensor in saved_by(use)) for use in uses]
 

@@ -13,11 +13,11 @@ matter which library made the layers, nor how they are put together; only the op
 
 Which dimension of D stands for the records is nothing a node knows (attention of torch's own class has it second, in
 rows of a matrix that is flat). It is found by looking twice, at three records and at five: shapes alone tell it, and no
-record can tip the answer.
+record can tip the answer. That row i of that dimension is record i, and not another, is seen by trying (onepass.py).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,7 @@ class Layout:
 
     uses: tuple[tuple[str, str], ...]  # names of parameters and kinds
     records: tuple[int, ...]  # the dimension of D that stands for them
+    sizes: tuple[tuple[int, ...], ...]  # of the others
     matrices: tuple[tuple[int, int, int], ...]  # of products: rows per record, and what the matrix has in and out
 
 
@@ -146,9 +147,9 @@ def _is_plain(convolution: Node) -> bool:
 
 
 def _output(node: Node, consumers: Any) -> torch.Size:
-    """Rows of a product are flat: a view that follows says what they were."""
+    """Rows of a product are flat: a view that follows says what they were. X has as many, in the same order."""
     (shape,) = _shapes(node)[:1]
-    if len(shape) == 2:
+    if len(shape) == 2 and node.name() in ("AddmmBackward0", "MmBackward0"):
         for after, _, _ in consumers[node]:
             if after.name() in VIEWS and len(viewed := _shapes(after)[0]) > 2 and viewed[-1] == shape[-1]:
                 return viewed
@@ -178,7 +179,23 @@ def layout_of(forward: Callable[[int], list[torch.Tensor]], parameters: Mapping[
         if [pair for pair in sizes if pair[0] != pair[1]] != [LOOKS]:
             raise Unknown(f"{one.name} goes into something that has not one row per record")
         dimensions.append(sizes.index(LOOKS))
-    return Layout(tuple(same), tuple(dimensions), tuple(_work(use) for use in few if use.kind in MATRICES[:2]))
+        if one.kind in ("convolution", "channels") and dimensions[-1] != 0:
+            raise Unknown(f"{one.name} is a convolution over records")
+    matrices = tuple(_work(use) for use in few if use.kind in MATRICES[:2])
+    return Layout(tuple(same), tuple(dimensions), _without(few, dimensions), matrices)
+
+
+def _without(uses: list[Use], dimensions: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    return tuple((*u.output[:d], *u.output[d + 1 :]) for u, d in zip(uses, dimensions, strict=True))
+
+
+def fits(uses: list[Use], layout: Layout, records: int) -> bool:
+    """Whether a pass of so many records does what was seen before."""
+    return (
+        tuple((use.name, use.kind) for use in uses) == layout.uses
+        and _without(uses, layout.records) == layout.sizes
+        and all(use.output[d] == records for use, d in zip(uses, layout.records, strict=True))
+    )
 
 
 def _work(use: Use) -> tuple[int, int, int]:
@@ -258,7 +275,8 @@ def read(
         case "channels":
             return shapes.sums(D.flatten(2).mT, records, use.operand)
         case "table":
-            return Table(saved[0].reshape(shapes.units, -1), shapes.by_unit(D))
+            tokens = saved[0].movedim(records, 0).reshape(shapes.units, -1)
+            return Table(tokens, shapes.by_unit(D.movedim(records, 0)))
         case "normalised":
             D = D * ((saved[0] - saved[1]) * saved[2])
         case "times other" | "times self":

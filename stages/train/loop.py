@@ -32,12 +32,12 @@ from stages.privacy.gradients import (
 from stages.privacy.grid import grid_of
 from stages.privacy.mechanism import Expected, Mechanism
 from stages.privacy.noise import noised
+from stages.privacy.onepass import GOLDEN
 from stages.privacy.passes import no_limit
 from stages.privacy.randomness import Key
 from stages.train.course import Course
 
 logger = logging.getLogger(__name__)
-GOLDEN = (5**0.5 - 1) / 2  # its multiples fill [0, 1) evenly: a picture that needs no draw
 
 # Public constants applied after the noise: the scale's are CLIP's, and a bias is not beyond what the scale can bring.
 RANGES = {"logit_scale": (-math.inf, math.log(100)), "logit_bias": (-100.0, 100.0)}
@@ -74,6 +74,9 @@ def train(learner: Learner, reader: BatchReader, plan: Plan, key: Key, how: Exec
     # No dropout: features must be the same in both passes of a batch in pieces. Batch normalisation keeps its public
     # averages: they would carry private data without noise.
     model.eval()
+    if (on_gpu := next(iter(parameters.values())).device.type == "cuda") and mechanism:
+        # The same bits for a unit whoever else is there: sums of some kernels take another order every time.
+        torch.use_deterministic_algorithms(True, warn_only=True)
     if mechanism and not ranks.sharded and places_matter(learner, reader, plan, key, how.at_once):
         logger.warning(
             "this processor rounds a unit's gradient by its place among others: units go through the model one by one, "
@@ -81,7 +84,6 @@ def train(learner: Learner, reader: BatchReader, plan: Plan, key: Key, how: Exec
         )
         objective.one_by_one = True
     drawn = (_drawn(plan, mechanism, reader, ranks, key, t) for t in range(how.done, steps))
-    on_gpu = next(iter(parameters.values())).device.type == "cuda"
     read = ahead(((step, step.chosen.rows) for step in drawn), reader.images, how.workers, pinned=on_gpu)
     hidden = not ranks.is_first  # one progress bar
     for step, images in progress.bar(read, "train", "steps", done=how.done, total=steps, hidden=hidden):

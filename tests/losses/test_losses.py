@@ -14,7 +14,7 @@ from stages.models.batches import Batch
 from stages.models.encoder import Encoder
 from stages.models.parts import trainable_parameters
 from stages.models.prompts import class_features
-from stages.privacy import onepass
+from stages.privacy import unit_gradients
 from stages.privacy.gradients import clipped_sum, gradient
 from stages.privacy.grid import MARGIN, grid_of
 from stages.privacy.methods.batch import BatchClipping
@@ -98,7 +98,9 @@ def test_prompts_has_the_same_bits_as_when_it_was_written_by_itself(tiny):
 @pytest.mark.parametrize("at_once", [5, 8, ALL])
 def test_clip_units_agree_with_a_plain_loop(tiny, loss, part, at_once, monkeypatch):
     """at_once: units one by one and in pieces, a few together, all in one pass."""
-    monkeypatch.setattr(onepass, "COVERED", 1.0)  # without what is added to a norm for what rounding may do to it
+    monkeypatch.setattr(
+        unit_gradients, "COVERED", 1.0
+    )  # without what is added to a norm for what rounding may do to it
     objective, parameters, records = prepared(tiny, loss, part)
     for units in (np.zeros(12, int), np.array([0, 0, 1, 2, 2, 2, 2, 2, 2, 3, 3, 1]), np.arange(12)):
         expected = 0

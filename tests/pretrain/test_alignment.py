@@ -14,7 +14,7 @@ from stages.pretrain.alignment import aligned
 from stages.sources.font_digits import FontDigits
 
 CPU = torch.device("cpu")
-pytestmark = pytest.mark.xdist_group("alignment")  # the model is made once
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("alignment")]  # the model is made once
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,6 @@ def best(clip: Encoder, images: list[Image.Image], texts: list[str]) -> list[int
     return (seen @ clip.model.encode_text(clip.tokenize(texts), normalize=True).T).argmax(dim=1).tolist()
 
 
-@pytest.mark.slow
 def test_a_photograph_is_found_by_a_name_that_imagenet_does_not_have(clip):
     from sklearn.datasets import load_sample_image
 

@@ -8,7 +8,7 @@ import torch
 from dp_accounting import NeighboringRelation
 
 from stages.privacy import gradients as g
-from stages.privacy import onepass
+from stages.privacy import onepass, unit_gradients
 from stages.privacy.gradients import clipped_sum, gradient
 from stages.privacy.grid import MARGIN, clip_factors, grid_of
 from stages.privacy.methods.batch import BatchClipping
@@ -220,17 +220,17 @@ def test_the_sensitivity_of_a_batch_is_2C_and_not_C():
 @pytest.mark.parametrize("one_pass", [True, False])
 def test_the_neighbour_test_notices_clipping_per_tensor(monkeypatch, one_pass):
     mechanism, couple = MECHANISMS["batch"]
-    jointly, together = g._on_grid, onepass.Gradient.clipped
+    jointly, together = g._on_grid, unit_gradients.Gradient.clipped
 
     def per_tensor(tensors, _, C):
         return [jointly([t], g._joint_norms([t]), C)[0] for t in tensors]
 
     def by_itself(gradient, factors, all_finite):
-        own = onepass.norms_of({"": gradient}, len(gradient.block(0, 1)), factors.device)[: len(factors)]
+        own = unit_gradients.norms_of({"": gradient}, len(gradient.block(0, 1)), factors.device)[: len(factors)]
         return together(gradient, clip_factors(own, mechanism.clip_norm), all_finite)
 
     monkeypatch.setattr(g, "_on_grid", per_tensor)
-    monkeypatch.setattr(onepass.Gradient, "clipped", by_itself)
+    monkeypatch.setattr(unit_gradients.Gradient, "clipped", by_itself)
     if not one_pass:
         monkeypatch.setattr(onepass, "known", lambda *_: None)
     assert distance(mechanism, couple, adversarial(11), Key.from_seed(0)) > 1.5 * mechanism.sensitivity(ADD_REMOVE)

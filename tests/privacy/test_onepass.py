@@ -17,10 +17,10 @@ from stages.models.bank import Bank
 from stages.models.batches import Batch
 from stages.models.encoder import Encoder
 from stages.models.parts import trainable_parameters
-from stages.privacy import gradients, onepass
+from stages.privacy import gradients, onepass, unit_gradients
 from stages.privacy.gradients import clipped_sum
 from stages.privacy.grid import MARGIN, clip_factors, grid_of
-from stages.privacy.onepass import Lookup, Made, Matrix, Together
+from stages.privacy.unit_gradients import Lookup, Made, Matrix, Together
 from stages.privacy.uses import Product, Table, Unknown
 
 CONFIGS = Path("stages/models/configs")
@@ -101,7 +101,7 @@ def test_sums_are_those_of_one_unit_at_a_time(case, ghost, monkeypatch):
     objective, trained, records = prepared(*case, dtype=torch.float64)
     monkeypatch.setattr(gradients, "several", lambda *_: pytest.fail("units went through vmap"))
     monkeypatch.setattr(Matrix, "is_measured_as_made", property(lambda _: not ghost))
-    monkeypatch.setattr(onepass, "COVERED", 1.0)  # as if float32 rounded nothing, which it does not here
+    monkeypatch.setattr(unit_gradients, "COVERED", 1.0)  # as if float32 rounded nothing, which it does not here
     together, seen = summed(objective, trained, records, units_of())
     apart, alone = summed(objective, trained, records, units_of(), one_by_one=True)
     assert np.allclose(sorted(seen.norms), sorted(alone.norms), rtol=1e-6, atol=1e-9)
@@ -185,7 +185,7 @@ def test_the_norm_that_counts_is_below_neither_the_true_one_nor_that_of_what_is_
         X, D = cancelling(seed)
         matrix = Matrix(torch.Size([X.shape[1], D.shape[1]]), Product(X[None], D[None]))
         between = [rows.double() @ rows.double().T for rows in (X, D)]
-        squares, slack = onepass.bounded(between[0][None], between[1][None], sum(matrix.shape))
+        squares, slack = unit_gradients.bounded(between[0][None], between[1][None], sum(matrix.shape))
         norm = (squares.sqrt() + slack.sqrt()).item()
         made = matrix.block(0, matrix.rows)[0].double()
         assert norm >= made.norm().item() * (1 - 1e-12), seed
@@ -203,7 +203,7 @@ def test_no_unit_whose_rows_cancel_is_added_longer_than_C(length):
     D = torch.cat([d, -d, torch.randn(1, 150, generator=generator)])
     matrix = Matrix(torch.Size([200, 150]), Product(X[None], D[None]))
     assert not matrix.is_measured_as_made
-    norms = onepass.norms_of({"W": matrix}, 1, torch.device("cpu"))
+    norms = unit_gradients.norms_of({"W": matrix}, 1, torch.device("cpu"))
     steps = matrix.clipped(clip_factors(norms, C), True)
     assert torch.equal(steps, steps.round())
     assert steps.norm() * grid_of(C) <= C
@@ -213,7 +213,7 @@ def test_no_unit_whose_rows_cancel_is_added_longer_than_C(length):
 
 def test_terms_beyond_float32_count_as_not_finite():
     X, D = torch.full((1, 4, 300), 1e19), torch.full((1, 4, 300), 1e19)
-    assert onepass.norms_of({"W": Matrix(torch.Size([300, 300]), Product(X, D))}, 1, X.device).isinf().all()
+    assert unit_gradients.norms_of({"W": Matrix(torch.Size([300, 300]), Product(X, D))}, 1, X.device).isinf().all()
 
 
 def test_tables_and_sums_of_several_operations():
@@ -238,7 +238,7 @@ def test_a_gradient_made_in_blocks_is_clipped_like_one_made_at_once(monkeypatch)
     factors = clip_factors(torch.tensor([1.0, math.inf, 1e-3, 50.0]), C)  # the last unit is a copy, to fill the pass
     sums = []
     for at_once in (2**21, 5 * 48 * 7):
-        monkeypatch.setitem(onepass.AT_ONCE, "cpu", at_once)
+        monkeypatch.setitem(unit_gradients.AT_ONCE, "cpu", at_once)
         sums.append(Matrix(torch.Size([64, 48]), Product(X, D)).clipped(factors, all_finite=True))
     expected = sum((factors[i] * (X[i].T @ D[i])).round().double() for i in range(4))
     for total in sums:
@@ -252,7 +252,7 @@ def test_rows_that_a_factor_takes_beyond_float32_reach_no_other_unit():
     X, D = torch.randn(3, 4, 300, generator=generator), torch.randn(3, 4, 300, generator=generator)
     X[1], D[1] = 1e33 * X[1], 1e-36 * D[1]
     matrix = Matrix(torch.Size([300, 300]), Product(X, D))
-    norms = onepass.norms_of({"W": matrix}, 3, X.device)
+    norms = unit_gradients.norms_of({"W": matrix}, 3, X.device)
     assert not matrix.is_measured_as_made and norms.isfinite().all() and norms[1] < C * 1e3
     both = [Matrix(matrix.shape, Product(X[k], D[k])) for k in ([0, 1, 2], [0, 2])]
     sums = [each.clipped(clip_factors(norms[k], C), True) for each, k in zip(both, ([0, 1, 2], [0, 2]), strict=True)]
@@ -376,5 +376,5 @@ def test_a_token_that_is_added_in_another_order_leaves_its_unit_within_C(monkeyp
     monkeypatch.setattr(Lookup, "block", in_any_order)
     tied = Together([table, Made(torch.zeros(1, 3, 8))])
     for _ in range(20):
-        factors = clip_factors(onepass.norms_of({"table": tied}, 1, D.device), C)
+        factors = clip_factors(unit_gradients.norms_of({"table": tied}, 1, D.device), C)
         assert tied.clipped(factors, True).norm() * grid_of(C) <= C

@@ -14,7 +14,17 @@ from tests.conftest import ROOT
 # row is a stage; stages may import each other, and flows are above them.
 LAYERS = (("distributed",), ("privacy",), ("data",), ("models",), ("losses",), ("sources", "tasks"), ("params",))
 FILES, STAGES, FLOWS = -1, len(LAYERS), len(LAYERS) + 1
-LIBRARIES_OF_PRIVACY = {"dp_accounting", "filelock", "numpy", "pyarrow", "pydantic", "randomgen", "scipy", "torch"}
+LIBRARIES_OF_PRIVACY = {
+    "dp_accounting",
+    "filelock",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "randomgen",
+    "scipy",
+    "torch",
+    "triton",
+}
 
 
 def modules(root: Path) -> dict[str, Path]:

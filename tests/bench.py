@@ -38,6 +38,7 @@ from stages.privacy.randomness import Key
 from stages.train.loop import Work, private_gradient
 
 MODELS = {"ViT-B-32": "ViT-B-32", "tiny": "stages/models/configs/tiny-clip"}
+AT_ONCE = 256  # records_at_once of params.yaml
 LABELS = Labels(classes=tuple(f"thing {i}" for i in range(10)), templates=("a photo of a {}.",))
 # Opacus takes no parameter that stands in a module beside others; they stay fixed in all steps with its loss.
 NOT_FOR_OPACUS = ("visual.class_embedding", "visual.positional_embedding", "visual.proj")
@@ -117,8 +118,8 @@ class Step:
         def step(t: int) -> None:
             drawn = np.arange(self.size)
             units = mechanism.assign(drawn, self.key, t)
-            wanted, size = self._wanted(), self.size
-            noisy, _ = private_gradient(self.objective, wanted, self.records, Work(units), mechanism, self.key, t, size)
+            wanted, work = self._wanted(), Work(units)
+            noisy, _ = private_gradient(self.objective, wanted, self.records, work, mechanism, self.key, t, AT_ONCE)
             self._update(noisy)
 
         return step

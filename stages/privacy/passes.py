@@ -31,7 +31,7 @@ import torch
 from stages.privacy.mechanism import Expected, Places
 
 FEW = 3  # units of a rung, expected in a step: so few are faster one by one than in a pass that is mostly filler
-UNITS = 16  # in a pass, where nothing is expected of a step
+UNITS = 32  # in a pass, where nothing is expected of a step
 
 
 @dataclass(frozen=True)

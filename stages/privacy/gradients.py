@@ -25,7 +25,6 @@ which float32 may lose; 10^10 of them have a norm below 1e-14.
 """
 
 import math
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -39,11 +38,10 @@ from stages.distributed.shards import Gradients, is_split, local
 from stages.privacy import onepass
 from stages.privacy.grid import clip_factors, square, whole_sum
 from stages.privacy.mechanism import Expected, Places
-from stages.privacy.passes import passes
+from stages.privacy.passes import no_limit, passes
 from stages.privacy.precision import full_precision
 
 BLOCK_BYTES = {"cpu": 2**20, "cuda": 2**28}  # of gradients, clipped and added together: on a CPU a cache's
-WITHOUT_LIMIT = sys.maxsize
 GRADIENT_BYTES = 256 * 2**20  # gradients of units that are held at once, where there is a choice
 
 Parameters = Mapping[str, torch.Tensor]
@@ -141,7 +139,7 @@ def units_at_once(objective: Objective, parameters: Parameters, known: onepass.O
     def most(size: int) -> int:
         if objective.one_by_one or (objective.bf16 and not known):  # vmap cannot take autocast
             return 1
-        return WITHOUT_LIMIT if known and known.pays(size) else fitting
+        return no_limit(size) if known and known.pays(size) else fitting
 
     return most
 

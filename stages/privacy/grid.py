@@ -16,7 +16,7 @@ import math
 import torch
 
 GRID_BITS = 30  # C is 2^30 grid steps, or up to twice that
-MARGIN = 1e-4  # of C, kept free for the rounding errors of norms: see gradients.py, onepass.py and factored.py
+MARGIN = 1e-4  # of C, kept free for the rounding errors of norms: see gradients.py, unit_gradients.py and factored.py
 RUN = 1024  # squares that are added in float32
 HIGH = 1.5 * 2.0**35  # a float32 that is added to this, and loses it again, is rounded to 2^12
 TOGETHER = 32  # numbers below 2^31, in multiples of 2^12, that float32 adds exactly
@@ -53,8 +53,8 @@ def whole_sum(scaled: torch.Tensor) -> torch.Tensor:
 
 
 def square(flat: torch.Tensor) -> torch.Tensor:
-    """(units,): squared norms. Short runs are added in the gradient's own precision, and those in float64; on a GPU,
-    which is not faster then, all of it in float64.
+    """(units,): squared norms. On a CPU short runs are added in the gradient's own precision, and those in float64; on a
+    GPU all of it is added in float64.
 
     A run of 1,024 float32 squares is wrong by at most 1,025 * 2^-24 = 6e-5 of it, in whatever order it is added; the
     norm by half of that, 3e-5.

@@ -96,7 +96,8 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
 
             watch = None if figures is None else lambda step: keep(step, figures)
             device = device_of(p.compute.device).type
-            how = Execution(p.compute.records_at_once, ranks, begin.step, input_workers(p, device), after, watch)
+            workers = input_workers(p.compute, device)
+            how = Execution(p.compute.records_at_once, ranks, begin.step, workers, after=after, watch=watch)
             meter = Meter(device, ranks.world, begin.step)
             train(learner, reader, plan, begin.key, how, private=cell.is_private)
             costs = meter.read(plan.steps)
@@ -125,9 +126,10 @@ def fine_tune(cell: Cell, p: params.Params, facts: PrivacyFacts, ranks: Ranks) -
         begin.run.finish()
 
 
-def input_workers(p: params.Params, device: str) -> int:
-    wanted = p.compute.input_workers
-    return (4 if device == "cuda" else 0) if wanted == "auto" else wanted
+def input_workers(compute: params.Compute, device: str) -> int:
+    if compute.input_workers == "auto":
+        return 4 if device == "cuda" else 0
+    return compute.input_workers
 
 
 def learner_of(cell: Cell, p: params.Params, encoder: Encoder, about: About, ranks: Ranks, course: Course) -> Learner:

@@ -53,8 +53,9 @@ def whole_sum(scaled: torch.Tensor) -> torch.Tensor:
 
 
 def square(flat: torch.Tensor) -> torch.Tensor:
-    """(units,): squared norms. On a CPU short runs are added in the gradient's own precision, and those in float64; on a
-    GPU all of it is added in float64.
+    """(units,): squared norms. On a CPU short runs are added in the gradient's own precision, and those in float64.
+
+    On a GPU all of it is added in float64.
 
     A run of 1,024 float32 squares is wrong by at most 1,025 * 2^-24 = 6e-5 of it, in whatever order it is added; the
     norm by half of that, 3e-5.

@@ -1,4 +1,4 @@
-"""No unit that is added is longer than C, whatever its rows are, and sums are those of what each unit gives by itself."""
+"""No unit that is added is longer than C, whatever its rows are, and a sum has what each unit gives by itself."""
 
 import math
 from fractions import Fraction

@@ -1,8 +1,8 @@
 """What the sections of params.yaml are made of."""
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 T = TypeVar("T")
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
@@ -11,6 +11,16 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 PositiveFloat = Annotated[Number, Field(gt=0)]
 Fraction = Annotated[Number, Field(gt=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, strict=True)]
+
+
+def _auto_or_count(value: object) -> object:
+    """One mistake in place of one per kind of value."""
+    if value != "auto" and not (type(value) is int and value >= 0):
+        raise ValueError(f"write auto, or a whole number from 0 on; got {value!r}")
+    return value
+
+
+AutoOrCount = Annotated[Literal["auto"] | int, BeforeValidator(_auto_or_count)]
 
 
 class Section(BaseModel):

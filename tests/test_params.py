@@ -6,6 +6,7 @@ from ruamel.yaml import YAML
 
 from stages import params
 from stages.errors import UserError
+from stages.params import schema
 
 ROOT = Path(__file__).parent.parent
 
@@ -325,3 +326,10 @@ def test_a_dataset_is_prepared_whatever_is_wrong_with_the_raw_data_of_another(ra
     raw["privacy"]["public_n"] = {"low": 20}  # secret: compared with the number that stands for it
     mistakes(raw, tmp_path)
     assert params.load(tmp_path / "params.yaml", check_sources="mnist5k").privacy.public_n == {"low": 20}
+
+
+@pytest.mark.parametrize("wrong", ["lots", -1, 2.5, True])
+def test_what_is_auto_or_a_number_is_one_mistake(wrong):
+    with pytest.raises(ValueError, match="1 validation error") as error:
+        schema.Compute(records_at_once=1, device="cpu", input_workers=wrong)
+    assert f"write auto, or a whole number from 0 on; got {wrong!r}" in str(error.value)

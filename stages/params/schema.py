@@ -15,7 +15,7 @@ from stages.models.views import Variation
 from stages.params.models import AlignEntry, Bank, Pretrain, WeightsEntry
 from stages.privacy.mechanism import Mechanism
 from stages.privacy.methods import METHODS
-from stages.sections import Axis, Fraction, Name, Number, PositiveFloat, PositiveInt, Section, Seed
+from stages.sections import AutoOrCount, Axis, Fraction, Name, Number, PositiveFloat, PositiveInt, Section, Seed
 from stages.sources import Source, entry_type
 from stages.tasks import named
 from stages.tasks.base.task import Settings
@@ -184,9 +184,7 @@ class Compute(Section):
     processes: PositiveInt = 1  # one training on so many: of this machine, each with a GPU of its own if there are any
     sharded: Annotated[bool, Field(strict=True)] = False  # FSDP2: a process has a part of each trained tensor
     checkpoint_minutes: PositiveFloat = 5.0  # how much time a crash may cost
-    input_workers: Annotated[int, Field(ge=0, strict=True)] | Literal["auto"] = (
-        "auto"  # processes that read images ahead
-    )
+    input_workers: AutoOrCount = "auto"  # processes that read images ahead of the step
 
 
 class Theory(Section):

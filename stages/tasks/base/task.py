@@ -4,14 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from stages import losses
 from stages.keys import LOSSES
 from stages.models import families
-from stages.sections import PositiveInt, Section
+from stages.sections import AutoOrCount, PositiveInt, Section
 
 if TYPE_CHECKING:  # none of it is needed to read params.yaml, and it takes seconds
     import pandas as pd
@@ -28,7 +26,7 @@ class Settings(Section):
     """What a task reads of the section `evaluate` of params.yaml, which has the fields of all tasks."""
 
     batch_size: PositiveInt
-    curve: Literal["auto"] | Annotated[int, Field(ge=0, strict=True)] = "auto"  # points of the learning curve
+    curve: AutoOrCount = "auto"  # points of the learning curve
 
 
 @dataclass(frozen=True)
